@@ -1,0 +1,1 @@
+"""The Alembic environment and revisions, importable as `qstore.migrations` wherever the package is installed."""

@@ -1,0 +1,49 @@
+"""Durable queues and a key-value store on SQLAlchemy."""
+
+from qstore.clock import Clock, Seconds
+from qstore.engines import Checkpoint, checkpoint, open_engine
+from qstore.errors import (
+    BackendUnsupported,
+    FormatError,
+    InvalidInput,
+    InvalidType,
+    PayloadTooLarge,
+    QstoreError,
+    StaleLease,
+    StaleReceipt,
+    StoreBusy,
+    StoreFull,
+    UndecodablePayload,
+)
+from qstore.localkv import LocalKvRepository, ScanPage
+from qstore.localqueue import LocalQueueRepository, ReceivedMessage
+from qstore.naming import NATIVE, Naming
+from qstore.transport import Event, Lease, TransportRepository
+
+__all__ = [
+    "NATIVE",
+    "BackendUnsupported",
+    "Checkpoint",
+    "Clock",
+    "Event",
+    "FormatError",
+    "InvalidInput",
+    "InvalidType",
+    "Lease",
+    "LocalKvRepository",
+    "LocalQueueRepository",
+    "Naming",
+    "PayloadTooLarge",
+    "QstoreError",
+    "ReceivedMessage",
+    "ScanPage",
+    "Seconds",
+    "StaleLease",
+    "StaleReceipt",
+    "StoreBusy",
+    "StoreFull",
+    "TransportRepository",
+    "UndecodablePayload",
+    "checkpoint",
+    "open_engine",
+]

@@ -1,0 +1,38 @@
+"""Checks of what callers pass in. Each one refuses before a store is touched, and the same on every back end."""
+
+from __future__ import annotations
+
+from qstore.errors import InvalidInput, InvalidType
+
+__all__ = ["integer", "text"]
+
+HIGHEST_INTEGER = 2**63 - 1
+
+
+def text(field: str, value: str, *, at_most: int | None = None, or_empty: bool = False) -> str:
+    """Check text: a `str` without NUL or lone surrogates, at most `at_most` bytes of UTF-8. Returns a plain `str`."""
+    if not isinstance(value, str):
+        raise InvalidType.of(field, value, "str")
+    if not value and not or_empty:
+        raise InvalidInput(field, "expected at least 1 byte, found an empty string")
+    if "\0" in value:
+        raise InvalidInput(field, f"expected text without NUL, found one at character {value.index(chr(0))}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            field, f"expected text that UTF-8 can hold, found a lone surrogate at character {error.start}"
+        ) from error
+    if at_most is not None and size > at_most:
+        raise InvalidInput(field, f"expected at most {at_most:,} bytes of UTF-8, found {size:,}")
+    return value if type(value) is str else str.__str__(value)
+
+
+def integer(field: str, value: int, *, at_least: int, at_most: int = HIGHEST_INTEGER) -> int:
+    """Check a whole number (not a `bool`). Returns a plain `int`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidType.of(field, value, "int")
+    if not at_least <= value <= at_most:
+        limits = f"{at_least:,} to {at_most:,}" if at_most < HIGHEST_INTEGER else f"at least {at_least:,}"
+        raise InvalidInput(field, f"expected {limits}, found {value}")
+    return int(value)

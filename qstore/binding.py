@@ -1,0 +1,273 @@
+"""How a repository meets its database: transactions opened or joined, on an Engine, a Connection or a Session.
+
+The only file that tells these apart. Operations see a `Transaction` and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine, SingletonThreadPool, StaticPool
+from sqlalchemy.orm import Session, scoped_session
+
+from qstore import engines
+from qstore.capabilities import capabilities
+from qstore.clock import Clock
+from qstore.engines.locking import by_hand, in_transaction, savepoint, write_locked
+from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError
+from qstore.formats import FORMATS, recognise
+from qstore.naming import Names, Naming
+from qstore.statement import DriverStatement, Statement
+
+__all__ = ["Bind", "Binding", "ClosedBinding", "Transaction", "bind_to"]
+
+Bind = Engine | Connection | Session | scoped_session[Any]
+"""What a repository can be bound to. An Engine: a short transaction an operation. The others: the caller's own."""
+
+Row = Sequence[Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Transaction(Protocol):
+    """The handle that operations work on. Every result is read to its end before it is returned."""
+
+    def now(self) -> float:
+        """Epoch seconds, read at the call: in a writing operation the write lock is held by then."""
+
+    def row(self, statement: Statement, **binds: Any) -> Row | None:
+        """Run a statement; its first row, or None."""
+
+    def rows(self, statement: Statement, **binds: Any) -> Sequence[Row]:
+        """Run a statement; all its rows."""
+
+    def change(self, statement: Statement, **binds: Any) -> int:
+        """Run an INSERT, UPDATE or DELETE without RETURNING; the number of rows it changed."""
+
+
+class Binding(ABC):
+    """Runs operations: each one whole or not at all, with the driver's errors told in qstore's."""
+
+    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an operation that only reads. It never takes the write lock."""
+        with self._transaction(write=False) as transaction:
+            return operation(transaction, *args, **kwargs)
+
+    def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an operation with the write lock held from its start."""
+        with self._transaction(write=True) as transaction:
+            return operation(transaction, *args, **kwargs)
+
+    @abstractmethod
+    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run a write that nobody asked for, if the transaction is not the caller's. Its failure is nobody's."""
+
+    @abstractmethod
+    def _transaction(self, *, write: bool) -> AbstractContextManager[Transaction]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """What every transaction of a store needs."""
+
+    names: Names
+    clock: Clock
+
+
+def bind_to(bind: Bind, naming: Naming, store: str, clock: Clock | None) -> Binding:
+    """The binding for whatever the caller has."""
+    if not isinstance(naming, Naming):
+        raise InvalidType.of("naming", naming, "a Naming")
+    if clock is not None and not callable(clock):
+        raise InvalidType.of("clock", clock, "a callable that returns epoch seconds")
+    it = _Store(naming.of(store), clock or time.time)
+    if isinstance(bind, Engine):
+        return _EngineBinding(bind, it)
+    if isinstance(bind, Connection):
+        return _JoinedBinding(lambda: bind, it)
+    if isinstance(bind, (Session, scoped_session)):
+        return _JoinedBinding(bind.connection, it)
+    raise InvalidType.of("bind", bind, "a SQLAlchemy Engine, Connection or Session")
+
+
+class _EngineBinding(Binding):
+    """A short transaction an operation, on a connection of the engine's pool."""
+
+    def __init__(self, engine: Engine, store: _Store) -> None:
+        capabilities(engine.dialect)
+        if isinstance(engine.pool, (StaticPool, SingletonThreadPool)):
+            raise InvalidInput(
+                "bind",
+                "expected an engine that gives each transaction a connection of its own, found a"
+                f" {type(engine.pool).__name__}, SQLAlchemy's way with in-memory databases: bind to a Session or a"
+                " Connection of it, or use a file",
+            )
+        self._engine = engine
+        self._store = store
+        self._statements: dict[Statement, DriverStatement] = {}
+
+    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+        if not engines.read_only(self._engine):
+            with suppress(QstoreError, *engines.ERRORS):
+                self.write(operation, *args, **kwargs)
+
+    @contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[Transaction]:
+        way = self._on_driver if engines.driver_reachable(self._engine) else self._through_sqlalchemy
+        try:
+            with way(write=write) as transaction:
+                yield transaction
+        except engines.ERRORS as error:
+            known = engines.translate(error, engines.described(self._engine))
+            if known is None:
+                with suppress(*engines.ERRORS), self._engine.connect() as connection:
+                    known = _missing(connection, self._store.names)
+            if known is None:
+                raise
+            raise known from error
+
+    @contextmanager
+    def _on_driver(self, *, write: bool) -> Iterator[Transaction]:
+        proxy = self._engine.raw_connection()
+        try:
+            with by_hand(proxy.driver_connection) if write else nullcontext():
+                yield _DriverTransaction(proxy.driver_connection, self._store, self._compiled)
+        finally:
+            proxy.close()
+
+    @contextmanager
+    def _through_sqlalchemy(self, *, write: bool) -> Iterator[Transaction]:
+        with (
+            self._engine.connect() as connection,
+            connection.begin(),
+            write_locked(connection) if write else nullcontext(),
+        ):
+            yield _ConnectionTransaction(connection, self._store)
+
+    def _compiled(self, statement: Statement) -> DriverStatement:
+        compiled = self._statements.get(statement)
+        if compiled is None:
+            compiled = self._statements[statement] = statement.compiled(self._store.names, self._engine.dialect)
+        return compiled
+
+
+class _JoinedBinding(Binding):
+    """The caller's own transaction: it is never begun, committed, rolled back or closed here."""
+
+    def __init__(self, connection: Callable[[], Connection], store: _Store) -> None:
+        self._connection = connection
+        self._store = store
+
+    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Leave it to somebody with a transaction of their own."""
+
+    @contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[Transaction]:
+        connection = self._connection()
+        capabilities(connection.dialect)
+        if not connection.in_transaction():
+            connection.begin()  # what SQLAlchemy does by itself with the first statement
+        try:
+            with ExitStack() as stack:
+                if write:
+                    stack.enter_context(write_locked(connection))
+                    stack.enter_context(savepoint(connection))
+                yield _ConnectionTransaction(connection, self._store)
+        except engines.ERRORS as error:
+            known = engines.translate(error, engines.described(connection.engine))
+            if known is None:
+                with suppress(*engines.ERRORS):
+                    known = _missing(connection, self._store.names)
+            elif not in_transaction(connection):
+                known.add_note("SQLite has rolled back the whole transaction, with all that was done in it before.")
+            if known is None:
+                raise
+            raise known from error
+
+
+class ClosedBinding(Binding):
+    """What a closed repository is bound to."""
+
+    def __init__(self, repository: str) -> None:
+        self._repository = repository
+
+    def _transaction(self, *, write: bool) -> Never:  # noqa: ARG002
+        raise QstoreError(f"this {self._repository} is closed: open another one")
+
+    def tidy(self, *_: Any, **__: Any) -> None:
+        """Have nothing to write in."""
+
+
+class _DriverTransaction:
+    """Runs statements on the driver's connection: an engine that qstore opened, and nobody listens to."""
+
+    __slots__ = ("_compiled", "_connection", "_store")
+
+    def __init__(self, connection: Any, store: _Store, compiled: Callable[[Statement], DriverStatement]) -> None:
+        self._connection = connection
+        self._store = store
+        self._compiled = compiled
+
+    def now(self) -> float:
+        return self._store.clock()
+
+    def row(self, statement: Statement, **binds: Any) -> Row | None:
+        rows = self.rows(statement, **binds)
+        return rows[0] if rows else None
+
+    def rows(self, statement: Statement, **binds: Any) -> Sequence[Row]:
+        sql, order = self._compiled(statement)
+        rows: list[Row] = self._connection.execute(sql, [binds[name] for name in order]).fetchall()
+        return rows
+
+    def change(self, statement: Statement, **binds: Any) -> int:
+        sql, order = self._compiled(statement)
+        changed: int = self._connection.execute(sql, [binds[name] for name in order]).rowcount
+        return changed
+
+
+class _ConnectionTransaction:
+    """Runs statements through SQLAlchemy, so that a host's listeners see every one."""
+
+    __slots__ = ("_connection", "_store")
+
+    def __init__(self, connection: Connection, store: _Store) -> None:
+        self._connection = connection
+        self._store = store
+
+    def now(self) -> float:
+        return self._store.clock()
+
+    def row(self, statement: Statement, **binds: Any) -> Row | None:
+        rows = self.rows(statement, **binds)
+        return rows[0] if rows else None
+
+    def rows(self, statement: Statement, **binds: Any) -> Sequence[Row]:
+        return self._connection.execute(statement.clause(self._store.names), binds).fetchall()
+
+    def change(self, statement: Statement, **binds: Any) -> int:
+        return self._connection.execute(statement.clause(self._store.names), binds).rowcount
+
+
+def _missing(connection: Connection, names: Names) -> FormatError | None:
+    """Whether a statement failed for want of the store's tables, and if so what to do."""
+    fmt = FORMATS[names.store]
+    target = engines.described(connection.engine)
+    try:
+        found = recognise(lambda sql: connection.exec_driver_sql(sql).fetchall(), fmt, names.naming, target)
+    except FormatError as error:
+        return error
+    if found.complete:
+        return None
+    return FormatError(
+        f"the database does not have the {names.store}'s tables. Make them with qstore.migrate.upgrade()"
+        " and the same naming",
+        found="a part of the store" if found.present else "no store",
+        supported=fmt.marker,
+        target=target,
+    )

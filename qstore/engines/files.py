@@ -1,0 +1,85 @@
+"""Look at a SQLite file, with SQLite, before anything is done to it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from qstore.engines.results import BUSY_TIMEOUT, primary, translate
+from qstore.errors import FormatError
+from qstore.formats import Format, Found, recognise
+from qstore.naming import Naming
+
+__all__ = ["FLOOR", "check_version", "patiently", "recognise_file", "uri"]
+
+T = TypeVar("T")
+
+FLOOR = (3, 35, 0)
+"""The oldest SQLite: the first with RETURNING."""
+
+
+def check_version(target: str) -> None:
+    """Refuse a SQLite older than the floor."""
+    if sqlite3.sqlite_version_info < FLOOR:
+        raise FormatError(
+            "this Python's SQLite library is too old",
+            found=f"SQLite {sqlite3.sqlite_version}",
+            supported=f"SQLite {'.'.join(map(str, FLOOR))} or newer",
+            target=target,
+        )
+
+
+def recognise_file(path: str, fmt: Format, naming: Naming) -> Found | None:
+    """What a file holds of a format; None without a file. FormatError if it is somebody else's. Changes nothing."""
+    check_version(path)
+    return _look(path, lambda query: recognise(query, fmt, naming, path))
+
+
+def _look(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T | None:
+    """Run queries on a file without changing it or leaving anything beside it. None if there is no file.
+
+    Where a write-ahead log waits beside the file, closing a writable connection would write it back into the file: then
+    the file is opened read-only. Where none waits, a read-only connection would leave an empty one behind.
+    """
+    if not os.path.exists(path):
+        return None
+    log = path + "-wal"
+    waiting = os.path.exists(log) and os.path.getsize(log) > 0
+    modes = ("mode=ro&readonly_shm=1", "mode=ro", "mode=rw") if waiting else ("mode=rw", "mode=ro")
+    for mode in modes:
+        last = mode == modes[-1]
+        try:
+            connection = sqlite3.connect(uri(path, mode), uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
+            try:
+                return patiently(lambda connection=connection: see(lambda sql: connection.execute(sql).fetchall()))  # type: ignore[misc]
+            finally:
+                connection.close()
+        except sqlite3.OperationalError as error:
+            if last or primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise translate(error, path) or error from error
+        except sqlite3.Error as error:
+            raise translate(error, path) or error from error
+    raise AssertionError("the last mode returns or raises")  # pragma: no cover
+
+
+def patiently(attempt: Callable[[], T]) -> T:
+    """Repeat what SQLite refuses as busy without waiting itself (WAL set-up and recovery), for as long as it would."""
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    pause = 0.001
+    while True:
+        try:
+            return attempt()
+        except sqlite3.OperationalError as error:
+            if primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+
+
+def uri(path: str, mode: str) -> str:
+    """SQLite's URI of a path: exactly that file, whatever characters it has."""
+    return f"file:{quote(path)}?{mode}"

@@ -1,0 +1,74 @@
+"""What SQLite's result codes mean in qstore's errors."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from qstore.errors import BackendUnsupported, FormatError, QstoreError, StoreBusy, StoreFull
+
+__all__ = ["BUSY_TIMEOUT", "moved", "primary", "translate"]
+
+BUSY_TIMEOUT = 5.0
+"""Seconds that a writer waits for the write lock."""
+
+
+def translate(error: sqlite3.Error, target: str) -> QstoreError | None:
+    """The error in qstore's tree, by SQLite's result code; None if it is not one that qstore knows."""
+    code = getattr(error, "sqlite_errorcode", None)
+    name = getattr(error, "sqlite_errorname", "")
+    match primary(error):
+        case None:
+            return None
+        case sqlite3.SQLITE_BUSY if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+            return StoreBusy(
+                f"{target}: another connection has written since this transaction first read, so it cannot write any"
+                " more. Nothing was changed: roll back and repeat the whole transaction, writing (or taking the write"
+                f" lock with BEGIN IMMEDIATE) before reading ({name})"
+            )
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreBusy(
+                f"{target}: another connection kept the write lock for the whole of the wait"
+                f" ({BUSY_TIMEOUT:g} s unless set otherwise). Nothing was changed: repeat the call ({name})"
+            )
+        case sqlite3.SQLITE_FULL:
+            return StoreFull(
+                f"{target}: the disk or the database's page limit is full. Nothing was written: make room, then"
+                f" repeat the call ({name})"
+            )
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return FormatError(
+                "the file is not a readable SQLite database",
+                found=f"{error} ({name})",
+                supported="a SQLite database, or an absent or empty file",
+                target=target,
+            )
+        case sqlite3.SQLITE_READONLY if code == sqlite3.SQLITE_READONLY_DBMOVED:
+            return moved(target)
+        case sqlite3.SQLITE_READONLY if code == sqlite3.SQLITE_READONLY:
+            return BackendUnsupported(f"{target}: expected a writable store, found one that is read-only ({name})")
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY:
+            return FormatError(
+                "the file cannot be opened. The file must be readable, and its directory must exist and be writable"
+                " for the -wal and -shm files beside it",
+                found=f"{error} ({name})",
+                supported="a file in a writable directory on a local disk",
+                target=target,
+            )
+        case _:
+            return None
+
+
+def moved(target: str) -> FormatError:
+    """The error for a file that was deleted or replaced while it was open."""
+    return FormatError(
+        "the file was deleted or replaced while this engine had it open. Close the engine and open the store again",
+        found="another file, or none",
+        supported="the file that was opened",
+        target=target,
+    )
+
+
+def primary(error: sqlite3.Error) -> int | None:
+    """The primary result code; None for an error that is the driver's own."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

@@ -1,0 +1,80 @@
+"""What callers name a store by: a path, a SQLAlchemy URL, or a data directory."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from qstore.arguments import text
+from qstore.engines import sqlite
+from qstore.errors import BackendUnsupported, InvalidInput, InvalidType
+
+__all__ = ["Target", "in_directory", "of_file"]
+
+Target = str | os.PathLike[str] | URL
+"""A path, a SQLAlchemy URL in a string, or a URL object."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://")
+
+
+def of_file(target: Target, default_name: str | None = None) -> URL:
+    """The URL of a target; a SQLite file has its absolute path there, whatever the working directory becomes.
+
+    With `default_name`, an existing directory stands for the file of that name in it.
+    """
+    url = _given_url(target)
+    if url is None:
+        path = _path(target)
+        if default_name is not None and os.path.isdir(path):
+            path = os.path.join(path, default_name)
+        return URL.create("sqlite", database=path)
+    if url.get_dialect().name != "sqlite":
+        raise BackendUnsupported(f"this version of qstore has stores on sqlite, not on {url.get_backend_name()}")
+    if url.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise BackendUnsupported(f"this version of qstore opens sqlite:///, not {url.drivername}:///")
+    sqlite.refuse_memory(url.database)
+    if url.query:
+        raise InvalidInput(
+            "target",
+            f"expected a SQLite URL without parameters, found {', '.join(url.query)}: pass a path and arguments",
+        )
+    return url.set(drivername="sqlite", database=os.path.abspath(url.database or ""))
+
+
+def in_directory(target: Target, name: str) -> URL:
+    """The URL of a target, where a path is a data directory that holds the file `name`."""
+    if _given_url(target) is not None:
+        return of_file(target)
+    path = _path(target)
+    if os.path.isfile(path):
+        raise InvalidInput(
+            "data_dir_or_url",
+            f"expected a directory (which holds {name}), found the file {path}: to open a file of another name, pass"
+            " URL.create('sqlite', database=path)",
+        )
+    return URL.create("sqlite", database=os.path.join(path, name))
+
+
+def _given_url(target: Target) -> URL | None:
+    if isinstance(target, URL):
+        return target
+    if isinstance(target, str) and _URL.match(target):
+        try:
+            return make_url(target)
+        except ArgumentError as error:
+            raise InvalidInput(
+                "target", "expected a SQLAlchemy URL or a path, found a URL that does not parse"
+            ) from error
+    return None
+
+
+def _path(target: Target) -> str:
+    path = os.fspath(target) if isinstance(target, os.PathLike) else target
+    if not isinstance(path, str):
+        raise InvalidType.of("target", target, "a path (str or os.PathLike), or a SQLAlchemy URL")
+    text("target", path)
+    sqlite.refuse_memory(path)
+    return os.path.abspath(path)

@@ -1,0 +1,29 @@
+"""What a format is: a marker, and the frozen DDL that makes it on each dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qstore.naming import Names
+
+__all__ = ["Format"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Format:
+    """One version of a store's layout. After a release its text is never edited, only added to."""
+
+    store: str
+    marker: str
+    tables: tuple[str, ...]
+    ddl: Mapping[str, tuple[str, ...]]
+
+    @property
+    def marked(self) -> bool:
+        """Whether the format writes its marker into a `meta` table. The transport's seed has none."""
+        return "meta" in self.tables
+
+    def statements(self, names: Names, dialect: str) -> list[str]:
+        """The DDL with a naming's names. Each statement may be run again on a store that has it already."""
+        return [names.render(statement) for statement in self.ddl[dialect]]

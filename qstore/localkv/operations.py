@@ -1,0 +1,120 @@
+"""The key-value store's logic, over a transaction. Times are epoch milliseconds. Nothing here commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qstore.binding import Transaction
+from qstore.clock import LATEST_MILLISECONDS, milliseconds
+from qstore.localkv import statements
+
+__all__ = [
+    "Looked",
+    "delete",
+    "delete_expired",
+    "exists",
+    "get",
+    "purge_expired",
+    "put",
+    "put_if_absent",
+    "put_many",
+    "scan",
+    "scan_after",
+]
+
+Looked = tuple[bytes | None, bool]
+"""The live value or None, and whether an expired row was met."""
+
+Items = list[tuple[str, bytes]]
+
+
+def get(tx: Transaction, key: str) -> Looked:
+    """Look a key up. An expired one reads as absent."""
+    row = tx.row(statements.GET, key=key)
+    if row is None:
+        return None, False
+    value, expires_at = row
+    return (None, True) if _expired(tx, expires_at) else (value, False)
+
+
+def exists(tx: Transaction, key: str) -> tuple[bool, bool]:
+    """Whether a key is live, and whether an expired row was met."""
+    row = tx.row(statements.EXISTS, key=key)
+    if row is None:
+        return False, False
+    expired = _expired(tx, row[0])
+    return not expired, expired
+
+
+def delete_expired(tx: Transaction, key: str) -> None:
+    """Delete a key if it is expired by now: since it was looked at, somebody may have put it again."""
+    tx.change(statements.DELETE_EXPIRED, key=key, now=milliseconds(tx.now()))
+
+
+def put(tx: Transaction, key: str, value: bytes, ttl: int | None) -> None:
+    """Insert or overwrite, in one statement."""
+    tx.change(statements.PUT, key=key, value=value, expires_at=_expiry(tx, ttl))
+
+
+def put_if_absent(tx: Transaction, key: str, value: bytes, ttl: int | None) -> bool:
+    """Win if the key is absent or expired. One statement, so exactly one of any number of callers wins."""
+    now = milliseconds(tx.now())
+    expires_at = None if ttl is None else min(now + ttl, LATEST_MILLISECONDS)
+    return tx.change(statements.PUT_IF_ABSENT, key=key, value=value, expires_at=expires_at, now=now) == 1
+
+
+def put_many(tx: Transaction, items: Sequence[tuple[str, bytes]], ttl: int | None) -> None:
+    """Insert or overwrite all items, with one expiry."""
+    expires_at = _expiry(tx, ttl)
+    for key, value in items:
+        tx.change(statements.PUT, key=key, value=value, expires_at=expires_at)
+
+
+def delete(tx: Transaction, key: str) -> None:
+    """Delete a key, live or expired."""
+    tx.change(statements.DELETE, key=key)
+
+
+def purge_expired(tx: Transaction) -> int:
+    """Delete what is expired. Returns how many keys that were."""
+    return tx.change(statements.PURGE_EXPIRED, now=milliseconds(tx.now()))
+
+
+def scan(tx: Transaction, prefix: str, offset: int, limit: int) -> Items:
+    """Live items whose keys start with the prefix, in the order of the keys, from the offset on."""
+    rows = tx.rows(
+        statements.SCAN,
+        prefix=prefix,
+        end=_end(prefix),
+        now=milliseconds(tx.now()),
+        offset=min(offset, LATEST_MILLISECONDS),
+        limit=limit,
+    )
+    return [(key, value) for key, value in rows]
+
+
+def scan_after(tx: Transaction, prefix: str, after: str, limit: int) -> Items:
+    """Live items whose keys start with the prefix and come after a key, in the order of the keys."""
+    now = milliseconds(tx.now())
+    rows = tx.rows(statements.SCAN_AFTER, after=after, end=_end(prefix), now=now, limit=limit)
+    return [(key, value) for key, value in rows]
+
+
+def _expired(tx: Transaction, expires_at: int | None) -> bool:
+    return expires_at is not None and expires_at <= milliseconds(tx.now())
+
+
+def _expiry(tx: Transaction, ttl: int | None) -> int | None:
+    return None if ttl is None else min(milliseconds(tx.now()) + ttl, LATEST_MILLISECONDS)
+
+
+def _end(prefix: str) -> str | bytes:
+    """The first text after everything that starts with the prefix; an empty BLOB if there is none.
+
+    UTF-8 keeps the order of code points, so it is the prefix with its last code point raised by one.
+    """
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return b""
+    last = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if last == 0xD800 else last)  # the surrogates between are no text

@@ -1,0 +1,193 @@
+"""The key-value store: time to live, and an atomic conditional put."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Self
+
+from qstore.arguments import integer, text
+from qstore.binding import Bind, bind_to
+from qstore.clock import Clock, Seconds, ttl_milliseconds
+from qstore.engines import Durability, Target
+from qstore.engines.target import in_directory
+from qstore.errors import InvalidInput, InvalidType, PayloadTooLarge
+from qstore.localkv import operations
+from qstore.localkv.records import ScanPage
+from qstore.naming import NATIVE, Naming
+from qstore.opening import open_store
+from qstore.repository import Repository, owning
+
+__all__ = ["LocalKvRepository"]
+
+LONGEST_KEY = 512
+"""Bytes of UTF-8."""
+
+LARGEST_VALUE = 16 * 1024 * 1024
+LARGEST_PORTABLE_VALUE = 24_576
+
+EVERYTHING = 2**63 - 1
+"""As a limit of rows."""
+
+_PORTABLE_KEY = re.compile(r"[A-Za-z0-9\-_:.]*")
+_CURSOR = re.compile(r"[0-9]+")
+
+
+class LocalKvRepository(Repository):
+    """A durable key-value store (`localkv.v1`).
+
+    Bound to an Engine, each call is one short transaction, and one object serves any number of threads. Bound to a
+    Connection or Session, a call joins the caller's transaction, and takes effect when the caller commits.
+    Expired means `expires_at <= now`, in whole milliseconds, everywhere.
+    Errors of every call: StoreBusy (repeat it), StoreFull, InvalidInput (refused before the store was touched).
+    """
+
+    def __init__(
+        self, bind: Bind, *, naming: Naming = NATIVE, clock: Clock | None = None, portable: bool = False
+    ) -> None:
+        """Use a store that exists.
+
+        `portable` narrows keys and values to what other implementations of the format take: keys of
+        `a-z A-Z 0-9 - _ : .`, values of up to 24,576 bytes, no empty prefix.
+        """
+        self._portable = portable
+        self._largest_value = LARGEST_PORTABLE_VALUE if portable else LARGEST_VALUE
+        super().__init__(bind_to(bind, naming, "localkv", clock))
+
+    @classmethod
+    def open(
+        cls,
+        data_dir_or_url: Target,
+        *,
+        create: bool = True,
+        clock: Clock | None = None,
+        durability: Durability = "full",
+        portable: bool = False,
+    ) -> Self:
+        """Open the store `localkv.sqlite` in a directory, and make both if they are not there (`create`).
+
+        The repository owns its engine: close it. A SQLAlchemy URL names a file directly. FormatError, and nothing is
+        changed, if the file is something else, or not there and `create` is False.
+        """
+        url = in_directory(data_dir_or_url, "localkv.sqlite")
+        engine = open_store("localkv", url, create=create, durability=durability)
+        return owning(engine, lambda: cls(engine, clock=clock, portable=portable))
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key, or None if it is absent or expired.
+
+        A live key is read without the write lock. An expired one is deleted on the way, unless the transaction is the
+        caller's or the store read-only.
+        """
+        key = self._key(key)
+        value, expired = self._binding.read(operations.get, key)
+        if expired:
+            self._binding.tidy(operations.delete_expired, key)
+        return value
+
+    def exists(self, key: str) -> bool:
+        """Whether a key is there and not expired. Otherwise as `get`."""
+        key = self._key(key)
+        live, expired = self._binding.read(operations.exists, key)
+        if expired:
+            self._binding.tidy(operations.delete_expired, key)
+        return live
+
+    def put(self, key: str, value: bytes, *, ttl: Seconds | None = None, if_not_exists: bool = False) -> bool:
+        """Set a key, and return True; with `if_not_exists`, only if it is absent or expired, and return whether it was.
+
+        Of any number of callers that race with `if_not_exists`, in any processes, exactly one wins.
+        `ttl`: seconds, in whole milliseconds rounded up; 0 is expired at once; None never expires, and clears an
+        earlier expiry.
+        """
+        arguments = self._key(key), self._value(value), _ttl(ttl)
+        if if_not_exists:
+            return self._binding.write(operations.put_if_absent, *arguments)
+        self._binding.write(operations.put, *arguments)
+        return True
+
+    def put_many(self, items: Mapping[str, bytes], *, ttl: Seconds | None = None) -> None:
+        """Set all keys in one transaction, with one `ttl`."""
+        if not isinstance(items, Mapping):
+            raise InvalidType.of("items", items, "a mapping of keys to values")
+        checked = [(self._key(key), self._value(value)) for key, value in items.items()]
+        self._binding.write(operations.put_many, checked, _ttl(ttl))
+
+    def delete(self, key: str) -> None:
+        """Delete a key. One that is absent is left at that."""
+        self._binding.write(operations.delete, self._key(key))
+
+    def scan_prefix(self, prefix: str, *, limit: int | None = None, cursor: str | None = None) -> ScanPage:
+        """A page of live items whose keys start with `prefix`, in the order of the keys' bytes.
+
+        The prefix is literal and case-sensitive, and a key equal to it belongs. `limit` is 1 or more, or None for
+        everything. `cursor` is the `next_cursor` of the page before: a plain offset, as the format has it, so that
+        keys that come or go between two pages can make one be missed or seen twice. `iter_prefix` has no such gap.
+        """
+        prefix = self._prefix(prefix)
+        offset = _offset(cursor)
+        if limit is None:
+            return ScanPage(self._binding.read(operations.scan, prefix, offset, EVERYTHING), None)
+        limit = integer("limit", limit, at_least=1)
+        items = self._binding.read(operations.scan, prefix, offset, min(limit + 1, EVERYTHING))
+        return ScanPage(items[:limit], str(offset + limit) if len(items) > limit else None)
+
+    def iter_prefix(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """Walk live items whose keys start with `prefix`, in the order of the keys' bytes.
+
+        It walks by key, with a short read for each few: a key that lives through the whole walk is seen exactly once,
+        whatever comes and goes meanwhile, and no transaction stays open between two items.
+        """
+        return self._walk(self._prefix(prefix))
+
+    def purge_expired(self) -> int:
+        """Delete all expired keys in one transaction. Returns how many there were."""
+        return self._binding.write(operations.purge_expired)
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        size = 1
+        items = self._binding.read(operations.scan, prefix, 0, size)
+        while items:
+            yield from items
+            # As many rows as make about a megabyte, so that large values do not fill the memory.
+            mean = sum(len(value) for _, value in items) // len(items) + 1
+            size = max(1, min(1024, 8 * size, 1_048_576 // mean))
+            items = self._binding.read(operations.scan_after, prefix, items[-1][0], size)
+
+    def _key(self, key: str) -> str:
+        key = text("key", key, at_most=LONGEST_KEY)
+        self._check_portable("key", key)
+        return key
+
+    def _prefix(self, prefix: str) -> str:
+        prefix = text("prefix", prefix, or_empty=not self._portable)
+        self._check_portable("prefix", prefix)
+        return prefix
+
+    def _check_portable(self, field: str, key: str) -> None:
+        if self._portable and not _PORTABLE_KEY.fullmatch(key):
+            raise InvalidInput(field, f"expected only a-z A-Z 0-9 - _ : . (portable=True), found {key!r}")
+
+    def _value(self, value: bytes) -> bytes:
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            raise InvalidType.of("value", value, "bytes, bytearray or memoryview")
+        size = memoryview(value).nbytes
+        if size > self._largest_value:
+            raise PayloadTooLarge("value", size=size, limit=self._largest_value)
+        return value if type(value) is bytes else bytes(value)
+
+
+def _ttl(ttl: Seconds | None) -> int | None:
+    return None if ttl is None else ttl_milliseconds("ttl", ttl)
+
+
+def _offset(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    if not isinstance(cursor, str):
+        raise InvalidType.of("cursor", cursor, "str, the next_cursor of the page before")
+    if not _CURSOR.fullmatch(cursor) or len(cursor) > 1000:
+        raise InvalidInput(
+            "cursor", f"expected ASCII digits, the next_cursor of the page before, found {cursor[:100]!r}"
+        )
+    return int(cursor)

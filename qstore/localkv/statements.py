@@ -1,0 +1,38 @@
+"""The key-value store's statements. Times are epoch milliseconds; expired means `expires_at <= now`."""
+
+from qstore.statement import Statement
+
+GET = Statement("SELECT CAST(value AS BLOB), expires_at FROM {kv} WHERE key = :key")
+
+EXISTS = Statement("SELECT expires_at FROM {kv} WHERE key = :key")
+
+DELETE_EXPIRED = Statement("DELETE FROM {kv} WHERE key = :key AND expires_at IS NOT NULL AND expires_at <= :now")
+
+PUT = Statement("""
+    INSERT INTO {kv} (key, value, expires_at) VALUES (:key, :value, :expires_at)
+    ON CONFLICT(key) DO UPDATE SET value = :value, expires_at = :expires_at
+""")
+
+PUT_IF_ABSENT = Statement("""
+    INSERT INTO {kv} (key, value, expires_at) VALUES (:key, :value, :expires_at)
+    ON CONFLICT(key) DO UPDATE SET value = :value, expires_at = :expires_at
+    WHERE {kv}.expires_at IS NOT NULL AND {kv}.expires_at <= :now
+""")
+
+DELETE = Statement("DELETE FROM {kv} WHERE key = :key")
+
+PURGE_EXPIRED = Statement("DELETE FROM {kv} WHERE expires_at IS NOT NULL AND expires_at <= :now")
+
+# A range ends before the first key that no longer starts with the prefix. Where there is no such key (the empty prefix,
+# or nothing but U+10FFFF) `:end` is an empty BLOB: SQLite sorts every text before every BLOB.
+SCAN = Statement("""
+    SELECT key, CAST(value AS BLOB) FROM {kv}
+    WHERE key >= :prefix AND key < :end AND (expires_at IS NULL OR expires_at > :now)
+    ORDER BY key LIMIT :limit OFFSET :offset
+""")
+
+SCAN_AFTER = Statement("""
+    SELECT key, CAST(value AS BLOB) FROM {kv}
+    WHERE key > :after AND key < :end AND (expires_at IS NULL OR expires_at > :now)
+    ORDER BY key LIMIT :limit
+""")

@@ -1,0 +1,6 @@
+"""The queue: visibility timeouts, receipt handles and delivery counts (`localqueue.v1`)."""
+
+from qstore.localqueue.records import ReceivedMessage
+from qstore.localqueue.repository import LocalQueueRepository
+
+__all__ = ["LocalQueueRepository", "ReceivedMessage"]

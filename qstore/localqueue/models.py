@@ -1,0 +1,48 @@
+"""The queue's tables as mapped classes, for `select()`. The repository does not write through them."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Index, Integer, Text, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+__all__ = ["QueueBase", "QueueMessage", "QueueMeta"]
+
+BIG = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class QueueBase(DeclarativeBase):
+    """The queue's own metadata."""
+
+
+class QueueMeta(QueueBase):
+    """The format marker: the row `('format', 'localqueue.v1')`."""
+
+    __tablename__ = "meta"
+
+    key: Mapped[str] = mapped_column(Text, primary_key=True, nullable=True)
+    value: Mapped[str] = mapped_column(Text)
+
+
+class QueueMessage(QueueBase):
+    """A sent message: due, or invisible until `visible_at`."""
+
+    __tablename__ = "messages"
+    __table_args__ = (
+        Index("idx_messages_visible", "visible_at", "enqueued_at", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BIG, primary_key=True, nullable=True)
+    """Never reused."""
+    payload_type: Mapped[str] = mapped_column(Text)
+    """`json` or `text`."""
+    payload_data: Mapped[str] = mapped_column(Text)
+    """Serialized JSON, or the text itself."""
+    enqueued_at: Mapped[int] = mapped_column(BIG)
+    """Epoch milliseconds."""
+    visible_at: Mapped[int] = mapped_column(BIG)
+    """Epoch milliseconds; due when `<= now`."""
+    attempt: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    """Deliveries so far."""
+    receipt_handle: Mapped[str | None] = mapped_column(Text)
+    """UUID of the current delivery; NULL before the first."""

@@ -1,0 +1,76 @@
+"""The queue's logic, over a transaction with the write lock. Times are epoch milliseconds. Nothing here commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+from qstore.binding import Transaction
+from qstore.clock import milliseconds
+from qstore.errors import StaleReceipt
+from qstore.localqueue import statements
+
+__all__ = ["Delivered", "Receipt", "ack", "nack", "purge", "receive", "send", "send_many"]
+
+Delivered = tuple[int, str, bytes, bytes, int]
+"""id, receipt, payload type and data as stored, attempt."""
+
+Receipt = tuple[int, str]
+"""The two halves of a receipt handle: id, and the UUID of one delivery."""
+
+
+def send(tx: Transaction, payload_type: str, payload_data: str) -> int:
+    """Add a message that is due at once. Returns its id."""
+    return _insert(tx, payload_type, payload_data, milliseconds(tx.now()))
+
+
+def send_many(tx: Transaction, payloads: Sequence[tuple[str, str]]) -> list[int]:
+    """Add messages in order, all at one time. Returns their ids."""
+    now = milliseconds(tx.now())
+    return [_insert(tx, payload_type, payload_data, now) for payload_type, payload_data in payloads]
+
+
+def receive(tx: Transaction, max_messages: int, visibility_timeout: int) -> list[Delivered]:
+    """Deliver the first due messages, each under a fresh receipt."""
+    now = milliseconds(tx.now())
+    delivered: list[Delivered] = []
+    for (id,) in tx.rows(statements.DUE, now=now, max_messages=max_messages):
+        receipt = str(uuid4())
+        [row] = tx.rows(statements.RECEIVE, visible_at=now + visibility_timeout, receipt=receipt, id=id)
+        payload_type, payload_data, attempt = row
+        delivered.append((id, receipt, payload_type, payload_data, attempt))
+    return delivered
+
+
+def ack(tx: Transaction, receipt: Receipt) -> None:
+    """Remove a message that is still under this receipt."""
+    id, uuid = receipt
+    if not tx.change(statements.ACK, id=id, receipt=uuid):
+        _refuse_if_there(tx, id, "ack")
+
+
+def nack(tx: Transaction, receipt: Receipt) -> None:
+    """Make a message that is still under this receipt due at once."""
+    id, uuid = receipt
+    if not tx.change(statements.NACK, now=milliseconds(tx.now()), id=id, receipt=uuid):
+        _refuse_if_there(tx, id, "nack")
+
+
+def purge(tx: Transaction) -> int:
+    """Remove every message. Returns how many there were."""
+    return tx.change(statements.PURGE)
+
+
+def _insert(tx: Transaction, payload_type: str, payload_data: str, now: int) -> int:
+    [(id,)] = tx.rows(statements.SEND, payload_type=payload_type, payload_data=payload_data, now=now)
+    return int(id)
+
+
+def _refuse_if_there(tx: Transaction, id: int, operation: str) -> None:
+    """Tell why a receipt did not match: it is stale if the message is there; if that is gone, nothing is left to do."""
+    if tx.row(statements.EXISTS, id=id) is not None:
+        raise StaleReceipt(
+            f"cannot {operation} message {id}: expected the receipt handle of its newest delivery, found another; the"
+            " message was delivered again since",
+            id=id,
+        )

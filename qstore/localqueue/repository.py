@@ -1,0 +1,134 @@
+"""The queue: visibility timeouts, receipt handles and delivery counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Self
+
+from pydantic import BaseModel, JsonValue
+
+from qstore.arguments import HIGHEST_INTEGER, integer, text
+from qstore.binding import Bind, bind_to
+from qstore.clock import Clock, Seconds, seconds, ttl_milliseconds
+from qstore.engines import Durability, Target
+from qstore.engines.target import in_directory
+from qstore.errors import InvalidType, PayloadTooLarge
+from qstore.localqueue import operations
+from qstore.localqueue.records import ReceivedMessage
+from qstore.naming import NATIVE, Naming
+from qstore.opening import open_store
+from qstore.payload import dump_json, dump_model
+from qstore.repository import Repository, owning
+
+__all__ = ["LocalQueueRepository"]
+
+LARGEST_PAYLOAD = 65_536
+"""Bytes of UTF-8, as stored."""
+
+MOST_MESSAGES = 1000
+
+_RECEIPT_HANDLE = re.compile(r"0*([0-9]{1,19}):(.+)", re.DOTALL)
+
+Payload = str | JsonValue | BaseModel
+
+
+class LocalQueueRepository(Repository):
+    """A durable queue with visibility timeouts (`localqueue.v1`).
+
+    Bound to an Engine, each call is one short transaction, and one object serves any number of threads. Bound to a
+    Connection or Session, a call joins the caller's transaction, and takes effect when the caller commits.
+    Errors of every call: StoreBusy (repeat it), StoreFull, InvalidInput (refused before the store was touched).
+    """
+
+    def __init__(self, bind: Bind, *, naming: Naming = NATIVE, clock: Clock | None = None) -> None:
+        """Use a store that exists."""
+        super().__init__(bind_to(bind, naming, "localqueue", clock))
+
+    @classmethod
+    def open(
+        cls,
+        data_dir_or_url: Target,
+        *,
+        create: bool = True,
+        clock: Clock | None = None,
+        durability: Durability = "full",
+    ) -> Self:
+        """Open the store `localqueue.sqlite` in a directory, and make both if they are not there (`create`).
+
+        The repository owns its engine: close it. A SQLAlchemy URL names a file directly. FormatError, and nothing is
+        changed, if the file is something else, or not there and `create` is False.
+        """
+        url = in_directory(data_dir_or_url, "localqueue.sqlite")
+        engine = open_store("localqueue", url, create=create, durability=durability)
+        return owning(engine, lambda: cls(engine, clock=clock))
+
+    def send(self, payload: Payload) -> int:
+        """Append a message, due at once. Returns its id, which is never reused.
+
+        A `str` is stored as text; any other JSON value, or a pydantic model, as compact JSON. PayloadTooLarge over
+        65,536 bytes of stored UTF-8.
+        """
+        return self._binding.write(operations.send, *_stored(payload))
+
+    def send_many(self, payloads: Iterable[Payload]) -> list[int]:
+        """Append messages in their order, all in one transaction. Returns their ids."""
+        if isinstance(payloads, (str, dict, BaseModel)):
+            raise InvalidType.of("payloads", payloads, "a list of payloads")
+        return self._binding.write(operations.send_many, [_stored(payload) for payload in payloads])
+
+    def receive(self, max_messages: int = 1, *, visibility_timeout: Seconds = 30) -> list[ReceivedMessage]:
+        """Take up to `max_messages` (1 to 1,000) due messages, and hide them for `visibility_timeout` seconds.
+
+        In the order in which they were sent; one that is delivered again keeps its place in front. All in one
+        transaction: each message goes to one receiver, and under a receipt handle that makes its earlier ones stale.
+        """
+        integer("max_messages", max_messages, at_least=1, at_most=MOST_MESSAGES)
+        hidden = ttl_milliseconds("visibility_timeout", seconds("visibility_timeout", visibility_timeout))
+        delivered = self._binding.write(operations.receive, int(max_messages), hidden)
+        return [
+            ReceivedMessage(id, f"{id}:{receipt}", attempt, payload_type, payload_data)
+            for id, receipt, payload_type, payload_data, attempt in delivered
+        ]
+
+    def ack(self, receipt_handle: str) -> None:
+        """Settle a delivery: the message is removed.
+
+        A message that is gone, and a handle that this format never issues, are left at that. A late receipt is good
+        for as long as the message was not delivered again; after that it is StaleReceipt, and nothing is changed.
+        """
+        if (receipt := _receipt(receipt_handle)) is not None:
+            self._binding.write(operations.ack, receipt)
+
+    def nack(self, receipt_handle: str) -> None:
+        """Give a message back, to be delivered again at once; its attempts stay counted. Otherwise as `ack`."""
+        if (receipt := _receipt(receipt_handle)) is not None:
+            self._binding.write(operations.nack, receipt)
+
+    def purge(self) -> int:
+        """Remove every message, visible or not. Returns how many there were."""
+        return self._binding.write(operations.purge)
+
+
+def _stored(payload: Payload) -> tuple[str, str]:
+    """The payload's type and text, as they are stored."""
+    if isinstance(payload, str):
+        payload_type, data = "text", text("payload", payload, or_empty=True)
+    elif isinstance(payload, BaseModel):
+        payload_type, data = "json", dump_model("payload", payload)
+    else:
+        payload_type, data = "json", dump_json("payload", payload)
+    if (size := len(data.encode())) > LARGEST_PAYLOAD:
+        raise PayloadTooLarge("payload", size=size, limit=LARGEST_PAYLOAD)
+    return payload_type, data
+
+
+def _receipt(receipt_handle: str) -> operations.Receipt | None:
+    """The halves of a receipt handle; None if this format never issues such a one."""
+    if not isinstance(receipt_handle, str):
+        raise InvalidType.of("receipt_handle", receipt_handle, "str")
+    match = _RECEIPT_HANDLE.fullmatch(receipt_handle)
+    if match is None or int(match[1]) > HIGHEST_INTEGER:
+        return None
+    # What no database takes as text cannot be a UUID either, so that any text in its place compares alike.
+    return int(match[1]), match[2].replace("\0", "?").encode(errors="replace").decode()

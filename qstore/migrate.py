@@ -1,0 +1,140 @@
+"""Schema migrations from Python. They run the same revisions as the `alembic` command does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
+
+from qstore import engines, revisions
+from qstore.engines.files import recognise_file
+from qstore.errors import FormatError, InvalidInput
+from qstore.formats import FORMATS
+from qstore.naming import NATIVE, Naming
+
+__all__ = ["Bind", "check", "current", "downgrade", "sql", "stamp", "store_of", "upgrade"]
+
+T = TypeVar("T")
+
+Bind = Engine | Connection | Session
+"""An Engine: one transaction, committed at the end. A Connection or Session: the caller's own transaction."""
+
+
+def upgrade(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> None:
+    """Bring stores up to the newest revision: make what is missing, adopt what is there.
+
+    One transaction, under the write lock: all of it or nothing, and any number of processes may do it at once.
+    `stores`: all three when mounted; a native file holds one, found by what is in it or else by its name
+    (`localkv.sqlite`). FormatError, and nothing is changed, if the database is somebody else's.
+    """
+    revisions.upgrade(bind, naming, _chosen(bind, naming, stores))
+
+
+def downgrade(
+    bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None, drop_data: bool = False
+) -> None:
+    """Take stores out of the database. InvalidInput, and nothing changed, if rows would go and `drop_data` is False."""
+    revisions.downgrade(bind, naming, _chosen(bind, naming, stores), drop_data=drop_data)
+
+
+def current(bind: Bind, *, naming: Naming = NATIVE) -> tuple[str, ...]:
+    """The revisions that the database notes for its stores, in order of their names."""
+
+    def look(connection: Connection) -> tuple[str, ...]:
+        noted = set[str]()
+        for store in FORMATS:
+            try:
+                noted |= revisions.found(connection, naming, store).revisions
+            except FormatError:
+                continue  # in a native file the other two stores' tables are no business of the one that is there
+        return tuple(sorted(noted))
+
+    return _reading(bind, look)
+
+
+def check(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> tuple[str, ...]:
+    """What is wrong with the stores' schema, a sentence each; empty if all is as the newest revision makes it."""
+    chosen = _chosen(bind, naming, stores)
+
+    def look(connection: Connection) -> tuple[str, ...]:
+        wrong: list[str] = []
+        for store in chosen:
+            try:
+                found = revisions.found(connection, naming, store)
+            except FormatError as error:
+                wrong.append(str(error))
+                continue
+            if not found.present:
+                wrong.append(f"{store}: its tables are missing; upgrade makes them")
+            elif not found.complete:
+                wrong.append(f"{store}: a table, an index or the marker is missing; upgrade makes it")
+            if found.present and FORMATS[store].marker not in found.revisions:
+                wrong.append(f"{store}: revision {FORMATS[store].marker} is not noted; upgrade or stamp notes it")
+        return tuple(wrong)
+
+    return _reading(bind, look)
+
+
+def stamp(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> None:
+    """Note the newest revision of stores whose tables another hand has made, after a comparison.
+
+    FormatError, and nothing is changed, if they are not the same.
+    """
+    revisions.stamp(bind, naming, _chosen(bind, naming, stores))
+
+
+def sql(dialect: str = "sqlite", *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> str:
+    """The upgrade from nothing as an SQL script. `stores`: all, or for native names one of them."""
+    if dialect not in {name for fmt in FORMATS.values() for name in fmt.ddl}:
+        raise InvalidInput("dialect", f"expected sqlite, found {dialect!r}")
+    chosen = _named(stores)
+    if naming.native and len(chosen) != 1:
+        raise InvalidInput("stores", f"expected one of {', '.join(FORMATS)} (a native file holds one store)")
+    return revisions.sql(dialect, naming, chosen)
+
+
+def store_of(path: str) -> str | None:
+    """Which store a native file holds, by what is in it, or by its name if it is new; None if it cannot be told."""
+    for store, fmt in FORMATS.items():
+        try:
+            found = recognise_file(path, fmt, NATIVE)
+        except FormatError:
+            continue
+        if found is not None and found.present:
+            return store
+    stem = os.path.splitext(os.path.basename(path))[0]
+    return stem if stem in FORMATS else None
+
+
+def _chosen(bind: Bind, naming: Naming, stores: Iterable[str] | None) -> Sequence[str]:
+    if stores is not None or not naming.native:
+        return _named(stores)
+    engine = bind if isinstance(bind, Engine) else (bind if isinstance(bind, Connection) else bind.connection()).engine
+    store = store_of(engines.opened_path(engine) or engine.url.database or "")
+    if store is None:
+        raise InvalidInput(
+            "stores",
+            f"expected one of {', '.join(FORMATS)}: a native file holds one store, and neither the content nor the name"
+            f" of {engines.described(engine)} tells which",
+        )
+    return (store,)
+
+
+def _named(stores: Iterable[str] | None) -> Sequence[str]:
+    if stores is None:
+        return tuple(FORMATS)
+    chosen = (stores,) if isinstance(stores, str) else tuple(stores)
+    for store in chosen:
+        if store not in FORMATS:
+            raise InvalidInput("stores", f"expected some of {', '.join(FORMATS)}, found {store!r}")
+    return chosen
+
+
+def _reading(bind: Bind, look: Callable[[Connection], T]) -> T:
+    if isinstance(bind, Engine):
+        with bind.connect() as connection:
+            return look(connection)
+    return look(bind if isinstance(bind, Connection) else bind.connection())

@@ -1,0 +1,137 @@
+"""JSON in and out: what stores hold as text, and how it is read back when the caller asks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, Never, TypeVar
+
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from qstore.errors import InvalidInput, InvalidType, UndecodablePayload
+
+__all__ = ["as_text", "decode", "decode_json", "dump", "dump_json", "dump_model"]
+
+T = TypeVar("T")
+
+
+def dump_json(field: str, value: object) -> str:
+    """Compact JSON of a plain value: UTF-8 kept, key order and numbers as they are, nothing coerced.
+
+    InvalidInput for NaN and infinities, InvalidType for what JSON does not have (a key that is not text included).
+    """
+    try:
+        _check_json(field, value)
+        return _encodable(field, json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    except RecursionError as error:
+        raise InvalidInput(field, "expected JSON, found a value nested too deeply, or within itself") from error
+
+
+def dump_model(field: str, model: BaseModel) -> str:
+    """The JSON of a pydantic model, as the seed makes it (`model_dump_json()`), but never with a number lost."""
+    return _dumped(field, model.model_dump_json, model.model_dump)
+
+
+def dump(field: str, value: T, adapter: TypeAdapter[T]) -> str:
+    """The JSON of a value of the adapter's type. InvalidType if it is of another."""
+    if isinstance(value, BaseModel):
+        return dump_model(field, value)  # not through the adapter, which drops what a subclass adds
+    return _dumped(
+        field,
+        lambda: adapter.dump_json(value, warnings="error").decode(),
+        lambda: adapter.dump_python(value, warnings="none"),
+    )
+
+
+def decode(id: int, raw: bytes, adapter: TypeAdapter[T]) -> T:
+    """Decode a stored payload. UndecodablePayload, with the payload as stored, if it is not what the adapter takes."""
+    try:
+        return adapter.validate_json(raw)
+    except ValidationError as error:
+        raise UndecodablePayload(
+            f"message {id}: the stored payload does not decode: {error}", id=id, raw=_readable(raw)
+        ) from error
+
+
+def decode_json(id: int, raw: bytes) -> JsonValue:
+    """Decode stored JSON of any kind. UndecodablePayload if it is none."""
+    try:
+        value: JsonValue = json.loads(
+            as_text(id, raw), parse_constant=lambda constant: _not_finite("payload", constant)
+        )
+    except (ValueError, RecursionError) as error:
+        raise UndecodablePayload(
+            f"message {id}: the stored payload does not decode: {error}", id=id, raw=_readable(raw)
+        ) from error
+    return value
+
+
+def as_text(id: int, raw: bytes) -> str:
+    """Decode stored text. UndecodablePayload if it is not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise UndecodablePayload(f"message {id}: the stored payload is not UTF-8: {error}", id=id, raw=raw) from error
+
+
+def _readable(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def _dumped(field: str, to_json: Callable[[], str], to_python: Callable[[], object]) -> str:
+    try:
+        dumped = to_json()
+        # pydantic writes a NaN as null (or, if told to, as NaN): a number must not be lost without a word.
+        if "null" in dumped or "NaN" in dumped or "Infinity" in dumped:
+            json.loads(dumped, parse_constant=lambda constant: _not_finite(field, constant))
+            if (number := _non_finite(to_python())) is not None:
+                _not_finite(field, repr(number))
+        return _encodable(field, dumped)
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        raise InvalidType(field, f"expected a value that its type serializes to JSON: {error}") from error
+
+
+def _non_finite(value: object) -> float | None:
+    if isinstance(value, float):
+        return None if math.isfinite(value) else value
+    children: Any = ()
+    if isinstance(value, dict):
+        children = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        children = value
+    return next((found for child in children if (found := _non_finite(child)) is not None), None)
+
+
+def _check_json(field: str, value: object) -> None:
+    if value is None or isinstance(value, (str, bool, int)):
+        return
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            _not_finite(field, repr(value))
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            if not isinstance(key, str):
+                raise InvalidType.of(f"{field} key {key!r}", key, "str")
+            _check_json(field, child)
+    elif isinstance(value, (list, tuple)):
+        for child in value:
+            _check_json(field, child)
+    else:
+        raise InvalidType.of(field, value, "a JSON value or a pydantic model")
+
+
+def _not_finite(field: str, number: str) -> Never:
+    raise InvalidInput(field, f"expected finite numbers, which JSON has, found {number}")
+
+
+def _encodable(field: str, dumped: str) -> str:
+    try:
+        dumped.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(field, "expected text that UTF-8 can hold, found a lone surrogate") from error
+    return dumped

@@ -1,0 +1,102 @@
+"""The transport's logic, over a transaction with the write lock. Times are epoch seconds. Nothing here commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qstore.binding import Transaction
+from qstore.errors import StaleLease
+from qstore.transport import statements
+
+__all__ = ["PARKED", "Claimed", "Fence", "ack", "claim", "extend", "nack", "publish", "publish_many"]
+
+PARKED = "__parked__"
+"""What the seed writes in place of a worker's id while a message is parked."""
+
+Claimed = tuple[int, str, bytes, float]
+"""seq, group id, event as stored, lock_expiry."""
+
+Fence = tuple[int, str, float]
+"""seq, worker id, lock_expiry: what a message must still carry for its lease to be good."""
+
+
+def publish(tx: Transaction, group_id: str, event: str, priority: int) -> int:
+    """Add a message, and its group if there is none. Returns the seq."""
+    [(seq,)] = tx.rows(statements.PUBLISH, group_id=group_id, event=event)
+    tx.change(statements.PUBLISH_GROUP, group_id=group_id, priority=priority)
+    return int(seq)
+
+
+def publish_many(tx: Transaction, messages: Sequence[tuple[str, str, int]]) -> list[int]:
+    """Add messages in order."""
+    return [publish(tx, group_id, event, priority) for group_id, event, priority in messages]
+
+
+def claim(tx: Transaction, worker_id: str, visibility: float, min_priority: int) -> Claimed | None:
+    """Lease the first free message of the group that has waited longest, among groups with nothing in flight."""
+    now = tx.now()
+    row = tx.row(statements.CLAIM, now=now, min_priority=min_priority)
+    if row is None:
+        return None
+    seq, group_id, event = row
+    lock_expiry = now + visibility
+    tx.change(statements.CLAIM_STAMP, now=now, group_id=group_id)
+    tx.change(statements.CLAIM_LEASE, worker_id=worker_id, lock_expiry=lock_expiry, seq=seq)
+    return seq, group_id, event, lock_expiry
+
+
+def ack(tx: Transaction, fence: Fence, group_id: str) -> None:
+    """Remove the message, and its group if it was the last one."""
+    seq, worker_id, lock_expiry = fence
+    if tx.change(statements.ACK, seq=seq, worker_id=worker_id, lock_expiry=lock_expiry):
+        tx.change(statements.ACK_GROUP, group_id=group_id)
+    else:
+        _refuse_if_there(tx, fence, "ack")
+
+
+def nack(tx: Transaction, fence: Fence, delay: float) -> None:
+    """Free the message, or park it until the delay has passed."""
+    until = tx.now() + delay if delay > 0 else None
+    if not _relock(tx, fence, None if until is None else PARKED, until):
+        _refuse_if_there(tx, fence, "nack")
+
+
+def extend(tx: Transaction, fence: Fence, visibility: float) -> float:
+    """Hold the message for `visibility` from now on. Returns the new lock_expiry."""
+    seq, worker_id, _ = fence
+    lock_expiry = tx.now() + visibility
+    if not _relock(tx, fence, worker_id, lock_expiry):
+        _refuse_if_there(tx, fence, "extend")
+        raise StaleLease(f"cannot extend the lease of message {seq}: the message is gone", seq=seq)
+    return lock_expiry
+
+
+def _relock(tx: Transaction, fence: Fence, new_locked_by: str | None, new_lock_expiry: float | None) -> int:
+    seq, worker_id, lock_expiry = fence
+    return tx.change(
+        statements.RELOCK,
+        seq=seq,
+        worker_id=worker_id,
+        lock_expiry=lock_expiry,
+        new_locked_by=new_locked_by,
+        new_lock_expiry=new_lock_expiry,
+    )
+
+
+def _refuse_if_there(tx: Transaction, fence: Fence, operation: str) -> None:
+    """Tell why a lease did not match: it is stale if the message is there; if that is gone, nothing is left to do."""
+    seq, worker_id, lock_expiry = fence
+    row = tx.row(statements.HOLDER, seq=seq)
+    if row is None:
+        return
+    locked_by, until = row
+    if locked_by is None:
+        found = "it is free again"
+    elif locked_by == PARKED:
+        found = f"it is parked until {until}"
+    else:
+        found = f"it is leased to {locked_by!r} until {until}"
+    raise StaleLease(
+        f"cannot {operation} message {seq}: expected it leased to {worker_id!r} until {lock_expiry}, but {found}",
+        seq=seq,
+    )

@@ -1,0 +1,150 @@
+"""The transport: a FIFO queue in which one message of a group is in flight at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Generic, Self, cast
+
+from pydantic import BaseModel, TypeAdapter
+
+from qstore.arguments import integer, text
+from qstore.binding import Bind, bind_to
+from qstore.clock import Clock, Seconds, seconds
+from qstore.engines import Durability, Target
+from qstore.engines.target import of_file
+from qstore.errors import InvalidInput, InvalidType
+from qstore.naming import NATIVE, Naming
+from qstore.opening import open_store
+from qstore.payload import dump
+from qstore.repository import Repository, owning
+from qstore.transport import operations
+from qstore.transport.records import Event, EventT, Lease
+
+__all__ = ["TransportRepository"]
+
+LONGEST_ID = 1024
+"""Bytes of UTF-8 in a group id or worker id."""
+
+LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, 4
+
+
+class TransportRepository(Repository, Generic[EventT]):
+    """A durable FIFO queue with one message of a group in flight at a time.
+
+    Bound to an Engine, each call is one short transaction, and one object serves any number of threads. Bound to a
+    Connection or Session, a call joins the caller's transaction, and takes effect when the caller commits.
+    Errors of every call: StoreBusy (repeat it), StoreFull, InvalidInput (refused before the store was touched).
+    """
+
+    def __init__(
+        self,
+        bind: Bind,
+        *,
+        event_type: type[EventT] | TypeAdapter[EventT] = cast("type[EventT]", Event),  # noqa: B008  the default of EventT
+        naming: Naming = NATIVE,
+        clock: Clock | None = None,
+    ) -> None:
+        """Use a store that exists. `event_type`: what events are decoded to, any pydantic type."""
+        self._adapter = event_type if isinstance(event_type, TypeAdapter) else TypeAdapter(event_type)
+        self._model = event_type if isinstance(event_type, type) and issubclass(event_type, BaseModel) else None
+        super().__init__(bind_to(bind, naming, "transport", clock))
+
+    @classmethod
+    def open(
+        cls,
+        target: Target,
+        *,
+        event_type: type[EventT] | TypeAdapter[EventT] = cast("type[EventT]", Event),  # noqa: B008  the default of EventT
+        create: bool = True,
+        clock: Clock | None = None,
+        durability: Durability = "full",
+    ) -> Self:
+        """Open a store in a file, and make it if it is not there (`create`). The repository owns its engine: close it.
+
+        `target`: a path, an existing directory (then `transport.sqlite` in it), or a SQLAlchemy URL. FormatError, and
+        nothing is changed, if it is something else, or not there and `create` is False.
+        """
+        url = of_file(target, "transport.sqlite")
+        engine = open_store("transport", url, create=create, durability=durability)
+        return owning(engine, lambda: cls(engine, event_type=event_type, clock=clock))
+
+    def publish(self, group_id: str, event: EventT, priority: int = 0) -> int:
+        """Append a message to its group. Returns its `seq`, which is never reused.
+
+        `priority` is 0 to 4. The publish that creates the group sets it, and it is forgotten when the group drains.
+        """
+        return self._binding.write(operations.publish, *self._checked(group_id, event, priority))
+
+    def publish_many(self, messages: Iterable[tuple[str, EventT] | tuple[str, EventT, int]]) -> list[int]:
+        """Append messages `(group_id, event[, priority])` in order, all in one transaction. Returns their seqs."""
+        return self._binding.write(operations.publish_many, [self._checked(*_parts(each)) for each in messages])
+
+    def claim(self, worker_id: str, visibility: Seconds, min_priority: int = 0) -> Lease[EventT] | None:
+        """Lease the next message for `visibility` seconds, or return None if nothing is deliverable.
+
+        Only groups with no message leased or parked are looked at, and of those only with a priority of at least
+        `min_priority`. The group claimed longest ago comes first; within a group, and among groups never claimed, the
+        oldest message. A lease that was not acked lapses when its time is over, and the message is claimed again.
+        """
+        worker_id = _worker_id(worker_id)
+        claimed = self._binding.write(
+            operations.claim,
+            worker_id,
+            seconds("visibility", visibility, above_zero=True),
+            integer("min_priority", min_priority, at_least=LOWEST_PRIORITY, at_most=HIGHEST_PRIORITY),
+        )
+        if claimed is None:
+            return None
+        seq, group_id, event, lock_expiry = claimed
+        return Lease(seq, group_id, worker_id, lock_expiry, event, self._adapter)
+
+    def ack(self, lease: Lease[EventT]) -> None:
+        """Settle a message: it is removed. One that is gone already is left at that.
+
+        A lease that has lapsed is good for as long as nobody else claimed the message; after that it is StaleLease.
+        """
+        self._binding.write(operations.ack, _fence(lease), lease.group_id)
+
+    def nack(self, lease: Lease[EventT], delay: Seconds = 0) -> None:
+        """Give a message back, to be delivered again: at once, or after `delay` seconds.
+
+        Until a delay has passed the message is parked, and its whole group waits behind it. StaleLease as in `ack`.
+        """
+        self._binding.write(operations.nack, _fence(lease), seconds("delay", delay))
+
+    def extend(self, lease: Lease[EventT], visibility: Seconds) -> Lease[EventT]:
+        """Hold a message for `visibility` seconds from now. Returns the new lease; the old one is stale.
+
+        StaleLease as in `ack`, and also if the message is gone.
+        """
+        duration = seconds("visibility", visibility, above_zero=True)
+        lock_expiry = self._binding.write(operations.extend, _fence(lease), duration)
+        return replace(lease, lock_expiry=lock_expiry)
+
+    def _checked(self, group_id: str, event: EventT, priority: int = LOWEST_PRIORITY) -> tuple[str, str, int]:
+        if self._model is not None and not isinstance(event, self._model):
+            raise InvalidType.of("event", event, self._model.__qualname__)
+        return (
+            text("group_id", group_id, at_most=LONGEST_ID),
+            dump("event", event, self._adapter),
+            integer("priority", priority, at_least=LOWEST_PRIORITY, at_most=HIGHEST_PRIORITY),
+        )
+
+
+def _parts(message: tuple[str, EventT] | tuple[str, EventT, int]) -> tuple[str, EventT] | tuple[str, EventT, int]:
+    if not isinstance(message, tuple) or len(message) not in (2, 3):
+        raise InvalidType.of("messages", message, "tuples (group_id, event) or (group_id, event, priority)")
+    return message
+
+
+def _worker_id(worker_id: str) -> str:
+    if worker_id == operations.PARKED:
+        raise InvalidInput("worker_id", f"expected a worker's name, found {worker_id!r}, which marks a parked message")
+    return text("worker_id", worker_id, at_most=LONGEST_ID)
+
+
+def _fence(lease: Lease[EventT]) -> operations.Fence:
+    if not isinstance(lease, Lease):
+        raise InvalidType.of("lease", lease, "a Lease, as claim returns it")
+    return lease.seq, lease.worker_id, lease.lock_expiry

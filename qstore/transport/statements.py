@@ -1,0 +1,45 @@
+"""The transport's statements. `messages` and `groups` are the seed's tables; all times are epoch seconds."""
+
+from qstore.statement import Statement
+
+PUBLISH = Statement("""
+    INSERT INTO {messages} (group_id, event) VALUES (:group_id, :event) RETURNING seq
+""")
+
+# The seed writes INSERT OR IGNORE. This is the same for a group that is there, and standard.
+PUBLISH_GROUP = Statement("""
+    INSERT INTO {groups} (group_id, priority) VALUES (:group_id, :priority) ON CONFLICT (group_id) DO NOTHING
+""")
+
+# The seed's text, but for one thing: a last_claimed_at that lies in the future, left by a clock that was set right
+# again, counts as now. Otherwise its group would wait until that time comes.
+# The event is read as bytes, so that one that is not UTF-8 fails when it is decoded and not here.
+CLAIM = Statement("""
+    SELECT m.seq, m.group_id, CAST(m.event AS BLOB)
+      FROM {messages} m JOIN {groups} g ON g.group_id = m.group_id
+      WHERE (m.locked_by IS NULL OR m.lock_expiry < :now)
+        AND m.group_id NOT IN (
+          SELECT group_id FROM {messages} WHERE locked_by IS NOT NULL AND lock_expiry >= :now)
+        AND g.priority >= :min_priority
+      ORDER BY CASE WHEN g.last_claimed_at > :now THEN :now ELSE g.last_claimed_at END ASC, m.seq ASC LIMIT 1
+""")
+
+CLAIM_STAMP = Statement("UPDATE {groups} SET last_claimed_at = :now WHERE group_id = :group_id")
+
+CLAIM_LEASE = Statement("UPDATE {messages} SET locked_by = :worker_id, lock_expiry = :lock_expiry WHERE seq = :seq")
+
+# From here on the row must still carry that very lease. The seed asks for `seq` alone.
+ACK = Statement("DELETE FROM {messages} WHERE seq = :seq AND locked_by = :worker_id AND lock_expiry = :lock_expiry")
+
+ACK_GROUP = Statement("""
+    DELETE FROM {groups} WHERE group_id = :group_id
+      AND NOT EXISTS (SELECT 1 FROM {messages} WHERE group_id = :group_id)
+""")
+
+# nack and extend.
+RELOCK = Statement("""
+    UPDATE {messages} SET locked_by = :new_locked_by, lock_expiry = :new_lock_expiry
+      WHERE seq = :seq AND locked_by = :worker_id AND lock_expiry = :lock_expiry
+""")
+
+HOLDER = Statement("SELECT locked_by, lock_expiry FROM {messages} WHERE seq = :seq")
