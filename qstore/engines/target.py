@@ -31,7 +31,7 @@ def of_file(target: Target, default_name: str | None = None) -> URL:
         if default_name is not None and os.path.isdir(path):
             path = os.path.join(path, default_name)
         return URL.create("sqlite", database=path)
-    if url.get_dialect().name != "sqlite":
+    if url.get_backend_name() != "sqlite":
         raise BackendUnsupported(f"this version of qstore has stores on sqlite, not on {url.get_backend_name()}")
     if url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise BackendUnsupported(f"this version of qstore opens sqlite:///, not {url.drivername}:///")

@@ -63,14 +63,19 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
     present = [table for table, name in ours.items() if name in tables]
     marker = _marker(query, fmt, names, tables)
     if marker not in (None, fmt.marker):
-        raise FormatError("the store has another format", found=repr(marker), supported=fmt.marker, target=target)
+        raise FormatError(
+            "the store has another format",
+            found=marker if isinstance(marker, str) else repr(marker),
+            supported=fmt.marker,
+            target=target,
+        )
     for table in present:
         found = _shape(query, ours[table])
         if found != (wanted := _shapes(fmt)[table]):
             raise FormatError(
-                f"table {ours[table]} is not this store's",
+                f"table {ours[table]} is not this store's, which would be {wanted}",
                 found=str(found),
-                supported=f"{fmt.marker}, whose {table} is {wanted}",
+                supported=fmt.marker,
                 target=target,
             )
     others = tables - set(ours.values()) - {naming.version_table.lower()}

@@ -1,0 +1,171 @@
+"""The ways to have a store, for tests that must hold on all of them.
+
+A `Backend` hands out repositories on one directory of real files, and lets a test look at those files with plain sqlite3.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, cast
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.orm import Session
+
+from qstore import NATIVE, LocalKvRepository, LocalQueueRepository, Naming, TransportRepository, migrate, open_engine
+
+MOUNTED = Naming("qstore_")
+STORES = ("transport", "localkv", "localqueue")
+
+
+class ManualClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Backend:
+    """Repositories as `open` makes them: native files, statements on the driver's connection."""
+
+    naming = NATIVE
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._closing: list[Callable[[], None]] = []
+        self._engines: dict[str, Engine] = {}
+
+    def transport(self, **arguments: Any) -> TransportRepository[Any]:
+        return self._repository("transport", TransportRepository, arguments)
+
+    def localkv(self, **arguments: Any) -> LocalKvRepository:
+        return self._repository("localkv", LocalKvRepository, arguments)
+
+    def localqueue(self, **arguments: Any) -> LocalQueueRepository:
+        return self._repository("localqueue", LocalQueueRepository, arguments)
+
+    def path(self, store: str) -> Path:
+        """The file that holds the store."""
+        return self.directory / f"{store}.sqlite"
+
+    def table(self, store: str, table: str) -> str:
+        """The table's name, quoted."""
+        return f'"{self.naming.name(store, table)}"'
+
+    def sql(self, store: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement on the store's file with plain sqlite3. `{messages}` and the like stand for its tables."""
+        with closing(sqlite3.connect(self.path(store), timeout=5, isolation_level=None)) as connection:
+            return connection.execute(self.naming.of(store).render(statement), values).fetchall()
+
+    def close(self) -> None:
+        for close in reversed(self._closing):
+            close()
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        repository = kind.open(self.path(store) if store == "transport" else self.directory, **arguments)
+        self._closing.append(repository.close)
+        return repository
+
+
+class WatchedBackend(Backend):
+    """Native files on an engine of qstore's with a listener: statements go through SQLAlchemy."""
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        return kind(self._engine(store), naming=self.naming, **arguments)
+
+    def _engine(self, store: str) -> Engine:
+        if store not in self._engines:
+            engine = self._engines[store] = self._create_engine(store)
+            self._closing.append(engine.dispose)
+            migrate.upgrade(engine, naming=self.naming, stores=(store,) if self.naming.native else None)
+        return self._engines[store]
+
+    def _create_engine(self, store: str) -> Engine:
+        engine = open_engine(self.path(store))
+        event.listen(engine, "before_cursor_execute", lambda *_: None)
+        return engine
+
+
+class HostBackend(WatchedBackend):
+    """All stores mounted in one database of a host, on an engine that the host made with SQLAlchemy's defaults."""
+
+    naming = MOUNTED
+
+    def path(self, store: str) -> Path:
+        return self.directory / "host.sqlite"
+
+    def _engine(self, store: str) -> Engine:
+        return super()._engine("host")
+
+    def _create_engine(self, store: str) -> Engine:
+        return create_engine(f"sqlite:///{self.path(store)}")
+
+
+class ConnectionBackend(HostBackend):
+    """Bound to a Connection of a host's, which commits after each call (and rolls back after a failed one)."""
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        connection = self._engine(store).connect()
+        self._closing.append(connection.close)
+        return _committing(kind(connection, naming=self.naming, **arguments), connection)
+
+
+class SessionBackend(HostBackend):
+    """Bound to a Session of a host's, which commits after each call (and rolls back after a failed one)."""
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        session = Session(self._engine(store))
+        self._closing.append(session.close)
+        return _committing(kind(session, naming=self.naming, **arguments), session)
+
+
+def _committing(repository: Any, transaction: Any) -> Any:
+    class Committing:
+        def __getattr__(self, name: str) -> Any:
+            method = getattr(repository, name)
+
+            @wraps(method)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    result = method(*args, **kwargs)
+                    if isinstance(result, Iterator):
+                        result = iter(list(result))
+                except BaseException:
+                    transaction.rollback()
+                    raise
+                transaction.commit()
+                return result
+
+            return call
+
+    return cast(Any, Committing())
+
+
+BACKENDS: dict[str, type[Backend]] = {
+    "opened": Backend,
+    "watched": WatchedBackend,
+    "host": HostBackend,
+    "connection": ConnectionBackend,
+    "session": SessionBackend,
+}
+SHARED = ("opened", "watched", "host")
+"""Those whose repositories any number of threads may share: bound to an Engine."""
+
+
+@contextmanager
+def backend_of(kind: str, directory: Path) -> Iterator[Backend]:
+    """A backend, closed at the end."""
+    backend = BACKENDS[kind](directory)
+    try:
+        yield backend
+    finally:
+        backend.close()
