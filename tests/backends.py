@@ -1,6 +1,6 @@
 """The ways to have a store, for tests that must hold on all of them.
 
-A `Backend` hands out repositories on one directory of real files, and lets a test look at those files with plain sqlite3.
+A `Backend` hands out repositories on one directory of real files, and lets a test look at them with plain sqlite3.
 """
 
 from __future__ import annotations
@@ -45,13 +45,16 @@ class Backend:
         self._engines: dict[str, Engine] = {}
 
     def transport(self, **arguments: Any) -> TransportRepository[Any]:
-        return self._repository("transport", TransportRepository, arguments)
+        repository: TransportRepository[Any] = self._repository("transport", TransportRepository, arguments)
+        return repository
 
     def localkv(self, **arguments: Any) -> LocalKvRepository:
-        return self._repository("localkv", LocalKvRepository, arguments)
+        repository: LocalKvRepository = self._repository("localkv", LocalKvRepository, arguments)
+        return repository
 
     def localqueue(self, **arguments: Any) -> LocalQueueRepository:
-        return self._repository("localqueue", LocalQueueRepository, arguments)
+        repository: LocalQueueRepository = self._repository("localqueue", LocalQueueRepository, arguments)
+        return repository
 
     def path(self, store: str) -> Path:
         """The file that holds the store."""
