@@ -1,0 +1,75 @@
+"""The command line: `qstore`, or `python -m qstore`."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from qstore import demo as demonstration
+from qstore.errors import QstoreError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Durable queues and a key-value store on SQLAlchemy.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+
+@app.callback()
+def commands() -> None:
+    """Durable queues and a key-value store on SQLAlchemy."""
+
+
+@app.command()
+def demo(
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Keep the files in this directory, which must not hold stores yet.", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Run all three stores on real files with real processes, kill one in mid-work, and account for every message."""
+    console = Console()
+    place = nullcontext(str(directory)) if directory else tempfile.TemporaryDirectory(prefix="qstore-demo-")
+    try:
+        with place as path:
+            report = _run(console, path)
+    except QstoreError as error:
+        typer.echo(f"qstore demo: {error}", err=True)
+        raise typer.Exit(2) from error
+    console.print(_table(report))
+    if directory:
+        console.print(f"The files are in {directory}: open them with qstore, or with any SQLite tool.")
+    if not report.kept:
+        console.print("[bold red]A promise was not kept.[/]")
+        raise typer.Exit(1)
+
+
+def _run(console: Console, path: str) -> demonstration.Report:
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.fields[what]}"))
+    with Progress(*columns, console=console) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(phase: str, done: int, total: int, what: str) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=total, what=what)
+            bars.update(tasks[phase], completed=done, what=what)
+
+        return demonstration.run(path, progress)
+
+
+def _table(report: demonstration.Report) -> Table:
+    table = Table(title=f"What the data says, after {report.seconds:.1f} s", title_justify="left")
+    table.add_column("")
+    table.add_column("found", justify="right")
+    table.add_column("promised")
+    table.add_column("")
+    for line in report.lines:
+        table.add_row(line.subject, line.found, line.promise, "[green]kept[/]" if line.kept else "[bold red]BROKEN[/]")
+    return table
