@@ -48,7 +48,8 @@ def dump(field: str, value: T, adapter: TypeAdapter[T]) -> str:
 def decode(id: int, raw: bytes, adapter: TypeAdapter[T]) -> T:
     """Decode a stored payload. UndecodablePayload, with the payload as stored, if it is not what the adapter takes."""
     try:
-        return adapter.validate_json(raw)
+        # By either name: a model is stored under its fields' names, as the seed has it, even where they have aliases.
+        return adapter.validate_json(raw, by_alias=True, by_name=True)
     except ValidationError as error:
         raise UndecodablePayload(
             f"message {id}: the stored payload does not decode: {error}", id=id, raw=_readable(raw)

@@ -7,8 +7,7 @@ open stores, or a host that upgrades qstore from within a revision of its own, w
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -181,18 +180,15 @@ def _under_lock(
         connection = bind if isinstance(bind, Connection) else bind.connection()
         if not connection.in_transaction():
             connection.begin()  # what SQLAlchemy does by itself with the first statement
-        with _told(connection.engine), write_locked(connection), savepoint(connection):
+        with engines.translated(engines.described(connection.engine)), write_locked(connection), savepoint(connection):
             return work(connection)
     if (path := engines.opened_path(bind)) is not None:
         for store in stores:
             recognise_file(path, FORMATS[store], naming)  # connecting would change a foreign file's journal mode
-    with _told(bind), bind.connect() as connection, connection.begin(), write_locked(connection):
+    with (
+        engines.translated(engines.described(bind)),
+        bind.connect() as connection,
+        connection.begin(),
+        write_locked(connection),
+    ):
         return work(connection)
-
-
-@contextmanager
-def _told(engine: Engine) -> Iterator[None]:
-    try:
-        yield
-    except engines.ERRORS as error:
-        raise engines.translate(error, engines.described(engine)) or error from error

@@ -6,13 +6,12 @@ import sqlite3
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from qstore.engines import results, sqlite
+from qstore.engines import sqlite
+from qstore.engines.results import ERRORS, translate, translated
 from qstore.engines.sqlite import Durability
 from qstore.engines.target import Target, of_file
-from qstore.errors import BackendUnsupported, QstoreError, StoreBusy
+from qstore.errors import BackendUnsupported
 
 __all__ = [
     "ERRORS",
@@ -26,6 +25,7 @@ __all__ = [
     "opened_path",
     "read_only",
     "translate",
+    "translated",
 ]
 
 
@@ -39,10 +39,6 @@ def open_engine(target: Target, *, read_only: bool = False, durability: Durabili
     """
     url = of_file(target)
     return sqlite.create(url.database or "", read_only=read_only, durability=durability)
-
-
-ERRORS = (sqlite3.Error, SQLAlchemyError)
-"""What a statement, a transaction or the pool can raise, of which `translate` knows some."""
 
 
 def opened_path(engine: Engine) -> str | None:
@@ -70,17 +66,6 @@ def read_only(engine: Engine) -> bool:
     return bool(engine.get_execution_options().get("qstore_read_only", False))
 
 
-def translate(error: BaseException, target: str) -> QstoreError | None:
-    """A driver's or SQLAlchemy's error in qstore's tree; None if it is not one that qstore knows."""
-    if isinstance(error, DBAPIError):
-        return translate(error.orig, target) if error.orig is not None else None
-    if isinstance(error, sqlite3.Error):
-        return results.translate(error, target)
-    if isinstance(error, PoolTimeout):
-        return StoreBusy(f"{target}: no connection of the pool came free in time. Nothing was changed: {error}")
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What a checkpoint came to. `busy`: a reader held it up, so that some of the log remains."""
@@ -96,5 +81,6 @@ def checkpoint(engine: Engine) -> Checkpoint:
         driver = connection.connection.driver_connection
         if not isinstance(driver, sqlite3.Connection):
             raise BackendUnsupported(f"expected a SQLite engine, which has a log to write back, found {engine.name}")
-        busy, log_pages, done_pages = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        with translated(described(engine)):
+            busy, log_pages, done_pages = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return Checkpoint(bool(busy), int(log_pages), int(done_pages))

@@ -6,15 +6,16 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from qstore.engines.results import BUSY_TIMEOUT, primary, translate
+from qstore.engines.results import BUSY_TIMEOUT, primary, translated
 from qstore.errors import FormatError
 from qstore.formats import Format, Found, recognise
 from qstore.naming import Naming
 
-__all__ = ["FLOOR", "check_version", "patiently", "recognise_file", "uri"]
+__all__ = ["FLOOR", "check_version", "log_waits", "patiently", "recognise_file", "uri"]
 
 T = TypeVar("T")
 
@@ -47,23 +48,29 @@ def _look(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T | None
     """
     if not os.path.exists(path):
         return None
-    log = path + "-wal"
-    waiting = os.path.exists(log) and os.path.getsize(log) > 0
-    modes = ("mode=ro&readonly_shm=1", "mode=ro", "mode=rw") if waiting else ("mode=rw", "mode=ro")
-    for mode in modes:
-        last = mode == modes[-1]
-        try:
-            connection = sqlite3.connect(uri(path, mode), uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
+    modes = ("mode=ro&readonly_shm=1", "mode=ro", "mode=rw") if log_waits(path) else ("mode=rw", "mode=ro")
+    with translated(path):
+        for mode in modes[:-1]:
             try:
-                return patiently(lambda connection=connection: see(lambda sql: connection.execute(sql).fetchall()))  # type: ignore[misc]
-            finally:
-                connection.close()
-        except sqlite3.OperationalError as error:
-            if last or primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-                raise translate(error, path) or error from error
-        except sqlite3.Error as error:
-            raise translate(error, path) or error from error
-    raise AssertionError("the last mode returns or raises")  # pragma: no cover
+                return patiently(lambda mode=mode: _see(path, mode, see))  # type: ignore[misc]
+            except sqlite3.OperationalError as error:
+                if primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                    raise
+        return patiently(lambda: _see(path, modes[-1], see))
+
+
+def _see(path: str, mode: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T:
+    with closing(sqlite3.connect(uri(path, mode), uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)) as connection:
+        connection.execute("BEGIN")  # one snapshot for all queries
+        return see(lambda query: connection.execute(query).fetchall())
+
+
+def log_waits(path: str) -> bool:
+    """Whether a write-ahead log with something in it lies beside the file. Looks at its size alone."""
+    try:
+        return os.stat(path + "-wal").st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def patiently(attempt: Callable[[], T]) -> T:

@@ -1,19 +1,47 @@
-"""What SQLite's result codes mean in qstore's errors."""
+"""What the errors of drivers and of SQLAlchemy are in qstore's tree: by SQLite's result codes, never by their text."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from qstore.errors import BackendUnsupported, FormatError, QstoreError, StoreBusy, StoreFull
 
-__all__ = ["BUSY_TIMEOUT", "moved", "primary", "translate"]
+__all__ = ["BUSY_TIMEOUT", "ERRORS", "moved", "primary", "translate", "translated"]
 
 BUSY_TIMEOUT = 5.0
 """Seconds that a writer waits for the write lock."""
 
 
-def translate(error: sqlite3.Error, target: str) -> QstoreError | None:
-    """The error in qstore's tree, by SQLite's result code; None if it is not one that qstore knows."""
+ERRORS = (sqlite3.Error, SQLAlchemyError)
+"""What a statement, a transaction or the pool can raise."""
+
+
+@contextmanager
+def translated(target: str) -> Iterator[None]:
+    """Raise in qstore's tree what qstore knows, and pass the rest through unchanged."""
+    try:
+        yield
+    except ERRORS as error:
+        if (known := translate(error, target)) is None:
+            raise
+        raise known from error
+
+
+def translate(error: BaseException, target: str) -> QstoreError | None:
+    """A driver's or SQLAlchemy's error in qstore's tree; None if it is not one that qstore knows."""
+    if isinstance(error, DBAPIError):
+        return None if error.orig is None else translate(error.orig, target)
+    if isinstance(error, PoolTimeout):
+        return StoreBusy(f"{target}: no connection of the pool came free in time. Nothing was changed: {error}")
+    return _of_sqlite(error, target) if isinstance(error, sqlite3.Error) else None
+
+
+def _of_sqlite(error: sqlite3.Error, target: str) -> QstoreError | None:
     code = getattr(error, "sqlite_errorcode", None)
     name = getattr(error, "sqlite_errorname", "")
     match primary(error):

@@ -10,8 +10,8 @@ from weakref import WeakSet
 from sqlalchemy import URL, Engine, QueuePool, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-from qstore.engines.files import check_version, patiently, uri
-from qstore.engines.results import BUSY_TIMEOUT, moved, translate
+from qstore.engines.files import check_version, log_waits, patiently, uri
+from qstore.engines.results import BUSY_TIMEOUT, moved, translated
 from qstore.errors import FormatError, InvalidInput
 
 __all__ = ["Durability", "create", "refuse_memory"]
@@ -67,25 +67,27 @@ class _File:
         """A new connection with the settings of every store."""
         if self.identity is not None:
             self.check()
-        try:
+        with translated(self.path):
             connection = sqlite3.connect(
-                uri(self.path, "mode=ro") if self.read_only else self.path,
-                uri=self.read_only,
+                uri(self.path, self._mode()),
+                uri=True,
                 timeout=BUSY_TIMEOUT,
                 check_same_thread=False,  # the pool hands a connection to one thread at a time
             )
-        except sqlite3.Error as error:
-            raise translate(error, self.path) or error from error
-        try:
-            patiently(lambda: self._set(connection))
-        except sqlite3.Error as error:
-            connection.close()
-            raise translate(error, self.path) or error from error
-        except BaseException:
-            connection.close()
-            raise
+            try:
+                patiently(lambda: self._set(connection))
+            except BaseException:
+                connection.close()
+                raise
         self.identity = self.identity or self._identity()
         return connection
+
+    def _mode(self) -> str:
+        if not self.read_only:
+            return "mode=rwc"
+        # A read-only connection leaves an empty log behind where there was none, a writable one clears it away; but
+        # where a log waits, the writable one would write it back into the file. Either way PRAGMA query_only holds.
+        return "mode=ro" if log_waits(self.path) else "mode=rw"
 
     def check(
         self,
@@ -109,7 +111,10 @@ class _File:
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT}")
         connection.execute("SELECT count(*) FROM sqlite_master").fetchall()  # the first look at the file itself
-        if self.read_only or _journal_mode(connection, "PRAGMA journal_mode") == "wal":
+        if self.read_only:
+            connection.execute("PRAGMA query_only = ON")
+            return
+        if _journal_mode(connection, "PRAGMA journal_mode") == "wal":
             return
         mode = _journal_mode(connection, "PRAGMA journal_mode = WAL")
         if mode != "wal":
