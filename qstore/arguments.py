@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qstore.errors import InvalidInput, InvalidType
+from qstore.errors import InvalidInput, InvalidType, shown
 
 __all__ = ["integer", "text"]
 
@@ -34,5 +34,5 @@ def integer(field: str, value: int, *, at_least: int, at_most: int = HIGHEST_INT
         raise InvalidType.of(field, value, "int")
     if not at_least <= value <= at_most:
         limits = f"{at_least:,} to {at_most:,}" if at_most < HIGHEST_INTEGER else f"at least {at_least:,}"
-        raise InvalidInput(field, f"expected {limits}, found {value}")
+        raise InvalidInput(field, f"expected {limits}, found {shown(value)}")
     return int(value)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from datetime import timedelta
 
-from qstore.errors import InvalidInput, InvalidType
+from qstore.errors import InvalidInput, InvalidType, shown
 
 __all__ = ["Clock", "Seconds", "milliseconds", "seconds", "ttl_milliseconds"]
 
@@ -27,9 +27,9 @@ def seconds(field: str, duration: Seconds, *, above_zero: bool = False) -> float
     value = _number(field, duration)
     if value < 0 or (above_zero and value == 0):
         limit = "more than 0" if above_zero else "0 or more"
-        raise InvalidInput(field, f"expected {limit} seconds, found {duration!r}")
+        raise InvalidInput(field, f"expected {limit} seconds, found {shown(duration)}")
     if value > LONGEST:
-        raise InvalidInput(field, f"expected at most 100 years ({LONGEST:,} seconds), found {duration!r}")
+        raise InvalidInput(field, f"expected at most 100 years ({LONGEST:,} seconds), found {shown(duration)}")
     return float(value)
 
 
@@ -37,7 +37,7 @@ def ttl_milliseconds(field: str, ttl: Seconds) -> int:
     """Check a time to live and return whole milliseconds, rounded up, so that a positive one never becomes 0."""
     value = _number(field, ttl)
     if value < 0:
-        raise InvalidInput(field, f"expected 0 or more seconds, found {ttl!r}")
+        raise InvalidInput(field, f"expected 0 or more seconds, found {shown(ttl)}")
     if value > LATEST_MILLISECONDS // 1000:
         return LATEST_MILLISECONDS
     # By way of microseconds: 4.035 * 1000 is 4035.0000000000005, which must not become 4036.
@@ -56,5 +56,5 @@ def _number(field: str, duration: Seconds) -> int | float:
     if isinstance(duration, bool) or not isinstance(duration, (int, float)):
         raise InvalidType.of(field, duration, "seconds (int or float) or a timedelta")
     if isinstance(duration, float) and not math.isfinite(duration):
-        raise InvalidInput(field, f"expected a finite number of seconds, found {duration!r}")
+        raise InvalidInput(field, f"expected a finite number of seconds, found {shown(duration)}")
     return duration

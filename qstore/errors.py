@@ -51,6 +51,15 @@ def _rebuild(kind: type[QstoreError], args: tuple[Any, ...], data: dict[str, Any
     return error
 
 
+def shown(value: object) -> str:
+    """A value for a message: as it is written, cut where that is long."""
+    try:
+        written = repr(value)
+    except ValueError:  # Python does not write whole numbers of more than 4,300 digits
+        return "a number of thousands of digits"
+    return written if len(written) <= 100 else f"{written[:80]}… ({len(written):,} characters)"
+
+
 class FormatError(QstoreError):
     """The store cannot be opened as what was asked for. It was left as it was found."""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from qstore.errors import InvalidInput, InvalidType
+from qstore.errors import InvalidInput, InvalidType, shown
 
 __all__ = ["NATIVE", "Names", "Naming"]
 
@@ -34,7 +34,7 @@ class Naming:
                 raise InvalidType.of(field, value, "str")
             if not pattern.fullmatch(value):
                 raise InvalidInput(
-                    field, f"expected ASCII letters, digits and underscores ({pattern.pattern}), found {value!r}"
+                    field, f"expected ASCII letters, digits and underscores ({pattern.pattern}), found {shown(value)}"
                 )
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, Never, TypeVar
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from qstore.errors import InvalidInput, InvalidType, UndecodablePayload
+from qstore.errors import InvalidInput, InvalidType, UndecodablePayload, shown
 
 __all__ = ["as_text", "decode", "decode_json", "dump", "dump_json", "dump_model"]
 
@@ -27,6 +27,10 @@ def dump_json(field: str, value: object) -> str:
         return _encodable(field, json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     except RecursionError as error:
         raise InvalidInput(field, "expected JSON, found a value nested too deeply, or within itself") from error
+    except ValueError as error:  # Python does not write whole numbers of more than 4,300 digits
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(field, f"expected JSON that can be written: {error}") from error
 
 
 def dump_model(field: str, model: BaseModel) -> str:
@@ -117,7 +121,7 @@ def _check_json(field: str, value: object) -> None:
     elif isinstance(value, dict):
         for key, child in value.items():
             if not isinstance(key, str):
-                raise InvalidType.of(f"{field} key {key!r}", key, "str")
+                raise InvalidType.of(f"{field} key {shown(key)}", key, "str")
             _check_json(field, child)
     elif isinstance(value, (list, tuple)):
         for child in value:

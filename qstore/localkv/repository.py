@@ -11,7 +11,7 @@ from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, ttl_milliseconds
 from qstore.engines import Durability, Target
 from qstore.engines.target import in_directory
-from qstore.errors import InvalidInput, InvalidType, PayloadTooLarge
+from qstore.errors import InvalidInput, InvalidType, PayloadTooLarge, shown
 from qstore.localkv import operations
 from qstore.localkv.records import ScanPage
 from qstore.naming import NATIVE, Naming
@@ -166,7 +166,7 @@ class LocalKvRepository(Repository):
 
     def _check_portable(self, field: str, key: str) -> None:
         if self._portable and not _PORTABLE_KEY.fullmatch(key):
-            raise InvalidInput(field, f"expected only a-z A-Z 0-9 - _ : . (portable=True), found {key!r}")
+            raise InvalidInput(field, f"expected only a-z A-Z 0-9 - _ : . (portable=True), found {shown(key)}")
 
     def _value(self, value: bytes) -> bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)):
@@ -188,6 +188,6 @@ def _offset(cursor: str | None) -> int:
         raise InvalidType.of("cursor", cursor, "str, the next_cursor of the page before")
     if not _CURSOR.fullmatch(cursor) or len(cursor) > 1000:
         raise InvalidInput(
-            "cursor", f"expected ASCII digits, the next_cursor of the page before, found {cursor[:100]!r}"
+            "cursor", f"expected ASCII digits, the next_cursor of the page before, found {shown(cursor)}"
         )
     return int(cursor)

@@ -1,0 +1,127 @@
+"""The stores in a host's own database: prefixed copies of their tables on the host's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, overload
+from weakref import WeakKeyDictionary
+
+from pydantic import TypeAdapter
+from sqlalchemy import MetaData, Table, event
+from sqlalchemy.orm import DeclarativeBase, DeclarativeMeta, registry
+from sqlalchemy.sql.elements import quoted_name
+
+from qstore import models
+from qstore.binding import Bind
+from qstore.clock import Clock
+from qstore.errors import InvalidInput, InvalidType
+from qstore.formats import FORMATS
+from qstore.localkv import LocalKvRepository
+from qstore.localqueue import LocalQueueRepository
+from qstore.naming import Naming
+from qstore.transport import Event, TransportRepository
+from qstore.transport.records import EventT
+
+__all__ = ["MountedStores", "mount"]
+
+CLASSES: dict[str, tuple[type[DeclarativeBase], ...]] = {
+    "transport": (models.TransportMessage, models.TransportGroup),
+    "localkv": (models.KvMeta, models.KvEntry),
+    "localqueue": (models.QueueMeta, models.QueueMessage),
+}
+
+_mounted: WeakKeyDictionary[MetaData, dict[Naming, MountedStores]] = WeakKeyDictionary()
+
+
+class MountedStores:
+    """The stores under one prefix in one host's metadata: mapped classes for `select()`, and repositories."""
+
+    if TYPE_CHECKING:
+        TransportMessage: type[models.TransportMessage]
+        TransportGroup: type[models.TransportGroup]
+        KvMeta: type[models.KvMeta]
+        KvEntry: type[models.KvEntry]
+        QueueMeta: type[models.QueueMeta]
+        QueueMessage: type[models.QueueMessage]
+
+    def __init__(self, naming: Naming) -> None:
+        self.naming = naming
+        self.stores: tuple[str, ...] = ()
+
+    @overload
+    def transport(self, bind: Bind, *, clock: Clock | None = None) -> TransportRepository[Event]: ...
+    @overload
+    def transport(
+        self, bind: Bind, *, event_type: type[EventT] | TypeAdapter[EventT], clock: Clock | None = None
+    ) -> TransportRepository[EventT]: ...
+    def transport(self, bind: Bind, *, event_type: Any = Event, clock: Clock | None = None) -> TransportRepository[Any]:
+        """Bind the transport to an Engine, or to a Connection or Session, whose transaction it joins."""
+        self._check("transport")
+        return TransportRepository(bind, event_type=event_type, naming=self.naming, clock=clock)
+
+    def localkv(self, bind: Bind, *, clock: Clock | None = None, portable: bool = False) -> LocalKvRepository:
+        """Bind the key-value store likewise."""
+        self._check("localkv")
+        return LocalKvRepository(bind, naming=self.naming, clock=clock, portable=portable)
+
+    def localqueue(self, bind: Bind, *, clock: Clock | None = None) -> LocalQueueRepository:
+        """Bind the queue likewise."""
+        self._check("localqueue")
+        return LocalQueueRepository(bind, naming=self.naming, clock=clock)
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(self.stores)} mounted under {self.naming.prefix!r}>"
+
+    def _check(self, store: str) -> None:
+        if store not in self.stores:
+            raise InvalidInput("stores", f"expected {store} among the mounted stores, found {', '.join(self.stores)}")
+
+    def _add(self, store: str, metadata: MetaData, classes: registry) -> None:
+        for native in CLASSES[store]:
+            table = _copied(native.__table__, store, self.naming, metadata)  # type: ignore[arg-type]
+            mapped = type(native.__name__, (), {"__doc__": native.__doc__, "__module__": native.__module__})
+            classes.map_imperatively(mapped, table)
+            setattr(self, native.__name__, mapped)
+        self.stores = tuple(name for name in FORMATS if name in (*self.stores, store))
+
+
+def mount(
+    base: type[DeclarativeBase] | DeclarativeMeta | MetaData,
+    *,
+    prefix: str = "qstore_",
+    schema: str | None = None,
+    stores: Iterable[str] = ("transport", "localkv", "localqueue"),
+) -> MountedStores:
+    """Put the stores' tables, under a prefix, on a host's metadata.
+
+    Mounting again under the same prefix returns the same object (with the further stores added); another prefix makes
+    another set. The classes are registered apart from the host's own, so that their names cannot clash. The tables are
+    made by `qstore.migrate.upgrade(engine, naming=stores.naming)`, or by the host's own migrations or `create_all`.
+    """
+    metadata = base if isinstance(base, MetaData) else getattr(base, "metadata", None)
+    if not isinstance(metadata, MetaData):
+        raise InvalidType.of("base", base, "a declarative Base or a MetaData")
+    naming = Naming(prefix, schema)
+    wanted = (stores,) if isinstance(stores, str) else tuple(stores)
+    if not wanted or not set(wanted) <= FORMATS.keys():
+        raise InvalidInput("stores", f"expected some of {', '.join(FORMATS)}, found {', '.join(map(repr, wanted))}")
+    mounted = _mounted.setdefault(metadata, {}).setdefault(naming, MountedStores(naming))
+    classes = registry(metadata=metadata)
+    for store in wanted:
+        if store not in mounted.stores:
+            mounted._add(store, metadata, classes)
+    return mounted
+
+
+def _copied(native: Table, store: str, naming: Naming, metadata: MetaData) -> Table:
+    """A store's table under its mounted name, with its indexes likewise, and with its marker when it is created."""
+    name = naming.name(store, native.name)
+    if naming.schema is None and name in metadata.tables:
+        raise InvalidInput("prefix", f"expected one that the host's tables leave free, found a table {name}")
+    table = native.to_metadata(metadata, name=name, schema=naming.schema)  # type: ignore[arg-type]
+    for index in table.indexes:
+        index.name = quoted_name(naming.name(store, str(index.name)), quote=None)
+    if native.name == "meta":
+        marker = f"INSERT INTO {naming.of(store)['meta']} (key, value) VALUES ('format', '{FORMATS[store].marker}')"  # noqa: S608  no value of a caller's
+        event.listen(table, "after_create", lambda _, connection, **__: connection.exec_driver_sql(marker))
+    return table
