@@ -7,15 +7,16 @@ name mounted tables, `-x drop_data=yes` lets a downgrade drop rows. Logging is l
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from alembic import context
 from alembic.runtime.migration import MigrationContext, MigrationStep
 from alembic.util import CommandError
-from sqlalchemy import URL, Engine, MetaData
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine
 
-from qstore import engines, migrate
+from qstore import engines, migrate, revisions
 from qstore.engines.files import recognise_file
 from qstore.engines.locking import write_locked
 from qstore.engines.target import in_directory, of_file
@@ -23,86 +24,140 @@ from qstore.errors import QstoreError
 from qstore.formats import FORMATS
 from qstore.localkv.models import KvBase
 from qstore.localqueue.models import QueueBase
+from qstore.mount import mount
 from qstore.naming import Naming
 from qstore.transport.models import TransportBase
 
+Plan = Callable[[Any, Any], list[MigrationStep]]
+
 METADATA = {"transport": TransportBase.metadata, "localkv": KvBase.metadata, "localqueue": QueueBase.metadata}
-
-given = context.get_x_argument(as_dictionary=True)
-naming = Naming(given.get("prefix"), given.get("schema"))
-options: dict[str, Any] = {"version_table": naming.version_table, "version_table_schema": naming.schema}
-drop_data = given.get("drop_data") == "yes"
-command = context.config.cmd_opts.cmd[0].__name__ if context.config.cmd_opts else ""
-writes = command in ("upgrade", "downgrade", "stamp")
+WRITING = {"upgrade", "downgrade", "stamp"}
+ARGUMENTS = {"data_dir", "url", "prefix", "schema", "drop_data"}
 
 
-def databases() -> Iterator[tuple[str | None, URL]]:
-    """The files to work on, each with the one store that it is for, where that can be told."""
-    if data_dir := given.get("data_dir"):
-        for store in FORMATS:
-            yield store, in_directory(data_dir, f"{store}.sqlite")
-    elif target := given.get("url"):
-        url = of_file(target)
-        yield (migrate.store_of(url.database or "") if naming.native else None), url
-    else:
-        raise CommandError("which database? Pass -x data_dir=DIR (three files) or -x url=URL (one), before the command")
+class Command:
+    """One call of the `alembic` command."""
 
+    def __init__(self) -> None:
+        self.given = context.get_x_argument(as_dictionary=True)
+        if unknown := self.given.keys() - ARGUMENTS:
+            raise CommandError(f"-x {', '.join(sorted(unknown))} is unknown; known are {', '.join(sorted(ARGUMENTS))}")
+        if self.given.get("drop_data", "yes") != "yes":
+            raise CommandError("-x drop_data takes yes, or is left out")
+        self.naming = Naming(self.given.get("prefix"), self.given.get("schema"))
+        self.name = context.config.cmd_opts.cmd[0].__name__ if context.config.cmd_opts else ""
+        self.plan: Plan = context._proxy.context_opts["fn"]  # type: ignore[attr-defined]  # what the command does, given a database's revisions
 
-def run_offline() -> None:
-    """Print the SQL instead of running it."""
-    for store, url in databases() if given.get("data_dir") or given.get("url") else [(None, None)]:
-        context.configure(dialect_name="sqlite", literal_binds=True, transactional_ddl=True, **options)
-        if url is not None:
-            context.get_context().impl.static_output(f"-- {url.database}")
-        run(store)
+    def run(self) -> None:
+        """Run the command on each database, or print its SQL."""
+        if data_dir := self.given.get("data_dir"):
+            for store in FORMATS:
+                self.run_on(in_directory(data_dir, f"{store}.sqlite"), store)
+        elif target := self.given.get("url"):
+            url = of_file(target)
+            self.run_on(url, self.only_store(url.database or "") if self.naming.native else None)
+        elif context.is_offline_mode():
+            self.write_script(None)
+        else:
+            raise CommandError(
+                "which database? Pass -x data_dir=DIR (three files) or -x url=URL (one) before the command"
+            )
 
+    def only_store(self, path: str) -> str | None:
+        """The store that a native file holds, or is to hold."""
+        there = migrate.store_of(path)
+        if self.name != "upgrade":
+            return there
+        wanted = set().union(*map(stores_of, self.plan((), None)))
+        if wanted == {there} or (there in wanted and len(wanted) > 1):
+            return there
+        if len(wanted) == 1 and not (os.path.exists(path) and there is not None):
+            return wanted.pop()
+        raise CommandError(
+            f"{path} {f'is for {there}' if there else 'is new'}, and a native file holds one store: upgrade"
+            f" {there or 'localkv'}@head"
+        )
 
-def run_online() -> None:
-    """Run the command on each file; one that only reads changes none, and makes none."""
-    for store, url in databases():
+    def run_on(self, url: URL, store: str | None) -> None:
+        """Run the command on one file. One that only reads changes no file, and only an upgrade makes one."""
         path = url.database or ""
+        if context.is_offline_mode():
+            self.write_script(store, f"-- {path}")
+            return
         if not os.path.exists(path):
-            if not writes:
+            if self.name != "upgrade" or not self.steps(store, (), None):
                 context.config.print_stdout("%s: no file", path)
-                continue
+                return
             os.makedirs(os.path.dirname(path), exist_ok=True)
         elif store is not None:
-            recognise_file(path, FORMATS[store], naming)  # connecting would change a foreign file's journal mode
-        engine = engines.open_engine(url, read_only=not writes)
+            recognise_file(path, FORMATS[store], self.naming)  # connecting would change a foreign file's journal mode
+        engine = self.engine(url)
         try:
-            run_on(engine, store)
+            with engine.connect() as connection:
+                self.work_in(connection, store)
         finally:
             engine.dispose()
 
+    def engine(self, url: URL) -> Engine:
+        """An engine of qstore's own for its own files, and one that changes no setting for a host's."""
+        if self.naming.native:
+            return engines.open_engine(url, read_only=self.name not in WRITING)
+        return create_engine(url)
 
-def run_on(engine: Engine, store: str | None) -> None:
-    """Run the command on one file."""
-    metadata = METADATA[store] if store is not None else MetaData()
-    with engine.connect() as connection:
-        if not writes:
-            context.configure(connection=connection, target_metadata=metadata, **options)
-            run(store)
-            return
-        with connection.begin(), write_locked(connection):
-            context.configure(connection=connection, target_metadata=metadata, **options)
-            run(store)
+    def work_in(self, connection: Connection, store: str | None) -> None:
+        """Run the command's steps: under the write lock, and all of them or none, if it writes."""
+        with ExitStack() as stack:
+            if self.name in WRITING:
+                stack.enter_context(connection.begin())
+                stack.enter_context(write_locked(connection))
+            self.configure(store, connection=connection, **self.compared(store))
+            self.migrate()
+            if self.name == "upgrade":
+                noted = context.get_context().get_current_heads()
+                stores = [each for each, fmt in FORMATS.items() if fmt.marker in noted and store in (None, each)]
+                revisions.complete(connection, self.naming, stores)
 
+    def compared(self, store: str | None) -> dict[str, Any]:
+        """What `alembic check` holds the database against, and that it leaves all other tables out of it."""
+        if self.naming.native:
+            return {"target_metadata": METADATA[store] if store is not None else MetaData()}
+        metadata = MetaData()
+        mount(metadata, prefix=self.naming.prefix or "", schema=self.naming.schema)
+        tables = {table.name for table in metadata.tables.values()}
+        return {"target_metadata": metadata, "include_name": lambda name, kind, _: kind != "table" or name in tables}
 
-def run(store: str | None) -> None:
-    """Run the command's steps, of one store only where a file has one."""
-    migration_context = context.get_context()
-    plan: Any = migration_context._migrations_fn  # what the command does with each database
+    def write_script(self, store: str | None, *first_lines: str) -> None:
+        """Print the SQL instead of running it."""
+        self.configure(store, dialect_name="sqlite", literal_binds=True, transactional_ddl=True)
+        for line in first_lines:
+            context.get_context().impl.static_output(line)
+        self.migrate()
 
-    def steps_of_store(current: tuple[str, ...], it: MigrationContext) -> list[Any]:
-        if store is None:
-            return list(plan(current, it))
-        if command == "check":  # it wants every branch at its head, and this file has one
+    def configure(self, store: str | None, **options: Any) -> None:
+        """Tell Alembic of one database."""
+        context.configure(
+            version_table=self.naming.version_table,
+            version_table_schema=self.naming.schema,
+            fn=lambda current, it: self.steps(store, current, it),
+            **options,
+        )
+
+    def migrate(self) -> None:
+        """Run the steps on the database that Alembic was told of."""
+        drop_data = "drop_data" in self.given
+        with context.begin_transaction():
+            context.run_migrations(context=context.get_context(), naming=self.naming, drop_data=drop_data)
+
+    def steps(self, store: str | None, current: Any, it: MigrationContext | None) -> list[MigrationStep]:
+        """The command's steps, of one store alone where a file has one."""
+        if store is not None and self.name == "check":  # it wants every branch at its head, and this file has one
             current = tuple({*current, *(fmt.marker for fmt in FORMATS.values() if fmt.store != store)})
-        return [step for step in plan(current, it) if store in stores_of(step)]
-
-    migration_context._migrations_fn = steps_of_store
-    with context.begin_transaction():
-        context.run_migrations(context=migration_context, naming=naming, drop_data=drop_data)
+        steps = [step for step in self.plan(current, it) if store is None or store in stores_of(step)]
+        if self.name == "stamp" and it is not None and it.connection is not None:
+            for step in steps:
+                for stamped in {revision.partition(".")[0] for revision in step.to_revisions_no_deps}:
+                    revisions.check_complete(it.connection, self.naming, stamped)
+        return steps
 
 
 def stores_of(step: MigrationStep) -> set[str]:
@@ -111,6 +166,6 @@ def stores_of(step: MigrationStep) -> set[str]:
 
 
 try:
-    run_offline() if context.is_offline_mode() else run_online()
+    Command().run()
 except QstoreError as error:
     raise CommandError(str(error)) from error

@@ -1,7 +1,7 @@
 """Durable queues and a key-value store on SQLAlchemy."""
 
 from qstore.clock import Clock, Seconds
-from qstore.engines import Checkpoint, checkpoint, open_engine
+from qstore.engines import Checkpoint, checkpoint, log_size, open_engine
 from qstore.errors import (
     BackendUnsupported,
     FormatError,
@@ -45,5 +45,6 @@ __all__ = [
     "TransportRepository",
     "UndecodablePayload",
     "checkpoint",
+    "log_size",
     "open_engine",
 ]

@@ -16,9 +16,8 @@ from sqlalchemy import Connection, Engine, SingletonThreadPool, StaticPool
 from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines
-from qstore.capabilities import capabilities
 from qstore.clock import Clock
-from qstore.engines.locking import by_hand, in_transaction, savepoint, write_locked
+from qstore.engines.locking import begun, by_hand, in_transaction, savepoint, write_locked
 from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError
 from qstore.formats import FORMATS, recognise
 from qstore.naming import Names, Naming
@@ -99,13 +98,13 @@ class _EngineBinding(Binding):
     """A short transaction an operation, on a connection of the engine's pool."""
 
     def __init__(self, engine: Engine, store: _Store) -> None:
-        capabilities(engine.dialect)
-        if isinstance(engine.pool, (StaticPool, SingletonThreadPool)):
+        engines.check_back_end(engine, store.names.naming)
+        if isinstance(engine.pool, (StaticPool, SingletonThreadPool)) or engines.in_memory(engine):
             raise InvalidInput(
                 "bind",
-                "expected an engine that gives each transaction a connection of its own, found a"
-                f" {type(engine.pool).__name__}, SQLAlchemy's way with in-memory databases: bind to a Session or a"
-                " Connection of it, or use a file",
+                "expected an engine that gives each transaction a connection of its own to one database, found one on a"
+                f" database in memory ({type(engine.pool).__name__}): bind to a Session or a Connection of it, or use a"
+                " file",
             )
         self._engine = engine
         self._store = store
@@ -169,7 +168,7 @@ class _JoinedBinding(Binding):
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Transaction]:
         connection = self._connection()
-        capabilities(connection.dialect)
+        engines.check_back_end(connection.engine, self._store.names.naming)
         if not connection.in_transaction():
             connection.begin()  # what SQLAlchemy does by itself with the first statement
         try:
@@ -177,6 +176,8 @@ class _JoinedBinding(Binding):
                 if write:
                     stack.enter_context(write_locked(connection))
                     stack.enter_context(savepoint(connection))
+                else:
+                    begun(connection)
                 yield _ConnectionTransaction(connection, self._store)
         except engines.ERRORS as error:
             known = engines.translate(error, engines.described(connection.engine))

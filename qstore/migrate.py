@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines, revisions
 from qstore.engines.files import recognise_file
-from qstore.errors import FormatError, InvalidInput
+from qstore.errors import FormatError, InvalidInput, InvalidType, shown
 from qstore.formats import FORMATS
 from qstore.naming import NATIVE, Naming
 
@@ -19,7 +19,7 @@ __all__ = ["Bind", "check", "current", "downgrade", "sql", "stamp", "store_of", 
 
 T = TypeVar("T")
 
-Bind = Engine | Connection | Session
+Bind = Engine | Connection | Session | scoped_session[Any]
 """An Engine: one transaction, committed at the end. A Connection or Session: the caller's own transaction."""
 
 
@@ -42,6 +42,8 @@ def downgrade(
 
 def current(bind: Bind, *, naming: Naming = NATIVE) -> tuple[str, ...]:
     """The revisions that the database notes for its stores, in order of their names."""
+    if not isinstance(naming, Naming):
+        raise InvalidType.of("naming", naming, "a Naming")
 
     def look(connection: Connection) -> tuple[str, ...]:
         noted = set[str]()
@@ -89,7 +91,7 @@ def stamp(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None =
 def sql(dialect: str = "sqlite", *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> str:
     """The upgrade from nothing as an SQL script. `stores`: all, or for native names one of them."""
     if dialect not in {name for fmt in FORMATS.values() for name in fmt.ddl}:
-        raise InvalidInput("dialect", f"expected sqlite, found {dialect!r}")
+        raise InvalidInput("dialect", f"expected sqlite, found {shown(dialect)}")
     chosen = _named(stores)
     if naming.native and len(chosen) != 1:
         raise InvalidInput("stores", f"expected one of {', '.join(FORMATS)} (a native file holds one store)")
@@ -97,22 +99,32 @@ def sql(dialect: str = "sqlite", *, naming: Naming = NATIVE, stores: Iterable[st
 
 
 def store_of(path: str) -> str | None:
-    """Which store a native file holds, by what is in it, or by its name if it is new; None if it cannot be told."""
+    """Which store a native file holds, by what is in it, or by its name if it is new; None if it cannot be told.
+
+    FormatError if it is another application's database.
+    """
+    refusals = []
     for store, fmt in FORMATS.items():
         try:
             found = recognise_file(path, fmt, NATIVE)
-        except FormatError:
-            continue
-        if found is not None and found.present:
-            return store
+        except FormatError as error:
+            refusals.append(error)
+        else:
+            if found is not None and found.present:
+                return store
     stem = os.path.splitext(os.path.basename(path))[0]
+    if refusals and stem not in FORMATS:
+        raise refusals[0]
     return stem if stem in FORMATS else None
 
 
 def _chosen(bind: Bind, naming: Naming, stores: Iterable[str] | None) -> Sequence[str]:
+    _engine(bind)
+    if not isinstance(naming, Naming):
+        raise InvalidType.of("naming", naming, "a Naming")
     if stores is not None or not naming.native:
         return _named(stores)
-    engine = bind if isinstance(bind, Engine) else (bind if isinstance(bind, Connection) else bind.connection()).engine
+    engine = _engine(bind)
     store = store_of(engines.opened_path(engine) or engine.url.database or "")
     if store is None:
         raise InvalidInput(
@@ -126,15 +138,28 @@ def _chosen(bind: Bind, naming: Naming, stores: Iterable[str] | None) -> Sequenc
 def _named(stores: Iterable[str] | None) -> Sequence[str]:
     if stores is None:
         return tuple(FORMATS)
-    chosen = (stores,) if isinstance(stores, str) else tuple(stores)
+    if isinstance(stores, str) or not isinstance(stores, Iterable):
+        raise InvalidType.of("stores", stores, f"some of {', '.join(FORMATS)} in a list")
+    chosen = tuple(stores)
     for store in chosen:
         if store not in FORMATS:
-            raise InvalidInput("stores", f"expected some of {', '.join(FORMATS)}, found {store!r}")
+            raise InvalidInput("stores", f"expected some of {', '.join(FORMATS)}, found {shown(store)}")
     return chosen
 
 
-def _reading(bind: Bind, look: Callable[[Connection], T]) -> T:
+def _engine(bind: Bind) -> Engine:
     if isinstance(bind, Engine):
-        with bind.connect() as connection:
-            return look(connection)
-    return look(bind if isinstance(bind, Connection) else bind.connection())
+        return bind
+    if isinstance(bind, Connection):
+        return bind.engine
+    if isinstance(bind, (Session, scoped_session)):
+        return bind.connection().engine
+    raise InvalidType.of("bind", bind, "a SQLAlchemy Engine, Connection or Session")
+
+
+def _reading(bind: Bind, look: Callable[[Connection], T]) -> T:
+    with engines.translated(engines.described(_engine(bind))):
+        if isinstance(bind, Engine):
+            with bind.connect() as connection:
+                return look(connection)
+        return look(bind if isinstance(bind, Connection) else bind.connection())

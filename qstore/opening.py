@@ -6,7 +6,7 @@ import os
 
 from sqlalchemy import URL, Engine
 
-from qstore.engines import Durability, open_engine
+from qstore.engines import Durability, sqlite
 from qstore.engines.files import recognise_file
 from qstore.errors import FormatError
 from qstore.formats import FORMATS
@@ -30,8 +30,8 @@ def open_store(store: str, url: URL, *, create: bool, durability: Durability) ->
                 supported=FORMATS[store].marker,
                 target=path,
             )
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-    engine = open_engine(url, durability=durability)
+        _make_directory(os.path.dirname(path))
+    engine = sqlite.create(path, read_only=False, durability=durability, exists=found is not None)
     try:
         if create and (found is None or not found.complete or not found.revisions):
             from qstore import revisions  # noqa: PLC0415  it imports Alembic, which takes longer than all the rest
@@ -41,3 +41,15 @@ def open_store(store: str, url: URL, *, create: bool, durability: Durability) ->
         engine.dispose()
         raise
     return engine
+
+
+def _make_directory(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise FormatError(
+            "the directory of the store is not there and cannot be made",
+            found=str(error),
+            supported="a directory, or a place where one may be made",
+            target=directory,
+        ) from error

@@ -7,7 +7,8 @@ open stores, or a host that upgrades qstore from within a revision of its own, w
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from alembic.runtime.migration import MigrationContext, MigrationStep
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines
 from qstore.engines.files import recognise_file
@@ -25,10 +26,23 @@ from qstore.errors import FormatError, InvalidInput
 from qstore.formats import FORMATS, Format, Found, recognise
 from qstore.naming import Names, Naming
 
-__all__ = ["create", "downgrade", "drop", "found", "location", "script_directory", "sql", "stamp", "upgrade"]
+__all__ = [
+    "check_complete",
+    "complete",
+    "create",
+    "downgrade",
+    "drop",
+    "found",
+    "location",
+    "script_directory",
+    "sql",
+    "stamp",
+    "upgrade",
+]
 
 T = TypeVar("T")
 
+Bind = Engine | Connection | Session | scoped_session[Any]
 Stores = Sequence[str]
 Given = Any
 
@@ -44,40 +58,31 @@ def script_directory() -> ScriptDirectory:
     return ScriptDirectory(location())
 
 
-def upgrade(bind: Engine | Connection | Session, naming: Naming, stores: Stores) -> None:
+def upgrade(bind: Bind, naming: Naming, stores: Stores) -> None:
     """Bring stores up to the newest revision: all of them or, on any error, none."""
-    _under_lock(
-        bind, naming, stores, lambda connection: _run(connection, naming, [f"{store}@head" for store in stores])
-    )
+
+    def work(connection: Connection) -> None:
+        _run(connection, naming, [f"{store}@head" for store in stores])
+        complete(connection, naming, stores)
+
+    _under_lock(bind, naming, stores, work)
 
 
-def downgrade(
-    bind: Engine | Connection | Session, naming: Naming, stores: Stores, to: str = "base", *, drop_data: bool = False
-) -> None:
-    """Take stores down to a revision. InvalidInput, and nothing changed, if rows would go and `drop_data` is False."""
-    _under_lock(
-        bind,
-        naming,
-        stores,
-        lambda connection: _run(
-            connection, naming, [f"{store}@{to}" for store in stores], down=True, drop_data=drop_data
-        ),
-    )
+def downgrade(bind: Bind, naming: Naming, stores: Stores, *, drop_data: bool = False) -> None:
+    """Take stores out. InvalidInput, and nothing changed, if rows would go and `drop_data` is False."""
+    bases = [f"{store}@base" for store in stores]
+    _under_lock(bind, naming, stores, lambda it: _run(it, naming, bases, down=True, drop_data=drop_data))
 
 
-def stamp(bind: Engine | Connection | Session, naming: Naming, stores: Stores) -> None:
+def stamp(bind: Bind, naming: Naming, stores: Stores) -> None:
     """Note the newest revision of stores that have all its tables already, made by another hand."""
 
     def work(connection: Connection) -> None:
         for store in stores:
-            if not found(connection, naming, store).complete:
-                raise FormatError(
-                    "cannot stamp a store that is not there, or not whole: upgrade makes what is missing",
-                    found="no complete store",
-                    supported=FORMATS[store].marker,
-                    target=engines.described(connection.engine),
-                )
-            _context(connection, naming).stamp(script_directory(), f"{store}@head")
+            check_complete(connection, naming, store)
+            context = _context(connection, naming)
+            with _known(context):
+                context.stamp(script_directory(), f"{store}@head")
 
     _under_lock(bind, naming, stores, work)
 
@@ -110,58 +115,88 @@ def found(connection: Connection, naming: Naming, store: str) -> Found:
     )
 
 
+def check_complete(connection: Connection, naming: Naming, store: str) -> None:
+    """FormatError if a store is not there whole."""
+    if not found(connection, naming, store).complete:
+        raise FormatError(
+            "cannot stamp a store that is not there, or not whole: upgrade makes what is missing",
+            found="no complete store",
+            supported=FORMATS[store].marker,
+            target=engines.described(connection.engine),
+        )
+
+
+def complete(connection: Connection, naming: Naming, stores: Stores) -> None:
+    """Make again what was lost of stores whose revision is noted: a table, an index, the marker."""
+    for store in stores:
+        if not found(connection, naming, store).complete:
+            for statement in FORMATS[store].statements(naming.of(store), connection.dialect.name):
+                connection.exec_driver_sql(statement)
+
+
 # What a revision calls. Its `given` is what run_migrations was given: ours, or nothing in a host's own environment.
 
 
 def create(fmt: Format, *, context: MigrationContext, naming: Naming, **_: Given) -> None:
     """Make a format's tables where they are missing, after a look at what is there."""
-    names = naming.of(fmt.store)
-    if context.connection is not None:  # none while a script is written
-        found(context.connection, naming, fmt.store)
-    for statement in fmt.statements(names, context.dialect.name):
+    if not context.as_sql:
+        found(_connection(context), naming, fmt.store)
+    for statement in fmt.statements(naming.of(fmt.store), context.dialect.name):
         context.execute(statement)
 
 
 def drop(fmt: Format, *, context: MigrationContext, naming: Naming, drop_data: bool = False, **_: Given) -> None:
     """Drop a format's tables. InvalidInput if they hold rows and `drop_data` is False."""
     names = naming.of(fmt.store)
-    data = [table for table in fmt.tables if table != "meta"]
-    if context.connection is not None and not drop_data:
-        rows = {table: _count(context.connection, names, table) for table in data}
+    if not context.as_sql:
+        connection = _connection(context)
+        tables = found(connection, naming, fmt.store).tables - {"meta"}
+        rows = {table: _count(connection, names, table) for table in sorted(tables)}
         lost = ", ".join(f"{count:,} rows of {table}" for table, count in rows.items() if count)
-        if lost:
+        if lost and not drop_data:
             raise InvalidInput(
                 "drop_data",
                 f"the downgrade of {fmt.marker} would drop {lost};"
                 " pass drop_data=True (alembic -x drop_data=yes) if they may go",
             )
     for table in reversed(fmt.tables):
-        context.execute(f"DROP TABLE {names[table]}")
+        context.execute(f"DROP TABLE IF EXISTS {names[table]}")
 
 
 def _count(connection: Connection, names: Names, table: str) -> int:
     return int(connection.exec_driver_sql(f"SELECT count(*) FROM {names[table]}").scalar_one())  # noqa: S608  a quoted name
 
 
-def _run(
-    connection: Connection, naming: Naming, destinations: Iterable[str], down: bool = False, **given: Given
-) -> None:
-    context = _context(connection, naming, fn=_steps(destinations, down=down))
-    try:
+def _connection(context: MigrationContext) -> Connection:
+    if context.connection is None:
+        raise InvalidInput("context", "expected a connection, or a script to write to")
+    return context.connection
+
+
+def _run(connection: Connection, naming: Naming, targets: Iterable[str], down: bool = False, **given: Given) -> None:
+    context = _context(connection, naming, fn=_steps(targets, down=down))
+    with _known(context):
         context.run_migrations(context=context, naming=naming, **given)
+
+
+@contextmanager
+def _known(context: MigrationContext) -> Iterator[None]:
+    """Tell in qstore's errors of a revision that this version does not have."""
+    try:
+        yield
     except CommandError as error:
         raise FormatError(
             f"the revisions cannot be run: {error}",
             found=f"revisions {', '.join(context.get_current_heads()) or 'none'}",
             supported=", ".join(script_directory().get_heads()),
-            target=engines.described(connection.engine),
+            target=engines.described(_connection(context).engine),
         ) from error
 
 
-def _steps(destinations: Iterable[str], down: bool = False) -> Callable[..., list[MigrationStep]]:
+def _steps(targets: Iterable[str], down: bool = False) -> Callable[..., list[MigrationStep]]:
     script = script_directory()
     plan = script._downgrade_revs if down else script._upgrade_revs  # what alembic's own commands call
-    return lambda current, _context: [step for each in destinations for step in plan(each, current)]
+    return lambda current, _context: [step for target in targets for step in plan(target, current)]
 
 
 def _context(connection: Connection, naming: Naming, **more: Any) -> MigrationContext:
@@ -172,16 +207,16 @@ def _options(naming: Naming) -> dict[str, Any]:
     return {"version_table": naming.version_table, "version_table_schema": naming.schema}
 
 
-def _under_lock(
-    bind: Engine | Connection | Session, naming: Naming, stores: Stores, work: Callable[[Connection], T]
-) -> T:
+def _under_lock(bind: Bind, naming: Naming, stores: Stores, work: Callable[[Connection], T]) -> T:
     """Work with the write lock held, so that what is looked at stays as it is. All of it or nothing."""
     if not isinstance(bind, Engine):
         connection = bind if isinstance(bind, Connection) else bind.connection()
+        engines.check_back_end(connection.engine, naming)
         if not connection.in_transaction():
             connection.begin()  # what SQLAlchemy does by itself with the first statement
         with engines.translated(engines.described(connection.engine)), write_locked(connection), savepoint(connection):
             return work(connection)
+    engines.check_back_end(bind, naming)
     if (path := engines.opened_path(bind)) is not None:
         for store in stores:
             recognise_file(path, FORMATS[store], naming)  # connecting would change a foreign file's journal mode

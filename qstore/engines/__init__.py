@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from sqlalchemy import Engine
 
+from qstore.capabilities import capabilities
 from qstore.engines import sqlite
+from qstore.engines.files import check_version
 from qstore.engines.results import ERRORS, translate, translated
 from qstore.engines.sqlite import Durability
 from qstore.engines.target import Target, of_file
 from qstore.errors import BackendUnsupported
+from qstore.naming import Naming
 
 __all__ = [
     "ERRORS",
     "Checkpoint",
     "Durability",
     "Target",
+    "check_back_end",
     "checkpoint",
     "described",
     "driver_reachable",
+    "in_memory",
+    "log_size",
     "open_engine",
     "opened_path",
     "read_only",
@@ -52,6 +60,24 @@ def described(engine: Engine) -> str:
     return opened_path(engine) or engine.url.render_as_string(hide_password=True)
 
 
+def check_back_end(engine: Engine, naming: Naming) -> None:
+    """Refuse a back end that cannot do what the stores need."""
+    if capabilities(engine.dialect).one_writer:
+        check_version(described(engine))
+        if naming.schema is not None:
+            raise BackendUnsupported(
+                f"expected no schema on {engine.name}, where it is another file and a transaction over two files is not"
+                f" kept whole, found schema={naming.schema!r}"
+            )
+
+
+def in_memory(engine: Engine) -> bool:
+    """Whether each connection of the engine has a SQLite database of its own, in memory."""
+    name = f"{engine.url.database or ''}?{urlencode(engine.url.query)}"
+    private = name.startswith(("?", ":memory:")) or ":memory:" in name or "mode=memory" in name
+    return engine.name == "sqlite" and private and "cache=shared" not in name
+
+
 def driver_reachable(engine: Engine) -> bool:
     """Whether statements may run on the driver's connection itself.
 
@@ -66,6 +92,15 @@ def read_only(engine: Engine) -> bool:
     return bool(engine.get_execution_options().get("qstore_read_only", False))
 
 
+def log_size(engine: Engine) -> int:
+    """Bytes of SQLite's log beside the file: what writers have added and no checkpoint has cut away yet."""
+    path = opened_path(engine) or engine.url.database or ""
+    try:
+        return os.stat(path + "-wal").st_size
+    except FileNotFoundError:
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What a checkpoint came to. `busy`: a reader held it up, so that some of the log remains."""
@@ -76,11 +111,13 @@ class Checkpoint:
 
 
 def checkpoint(engine: Engine) -> Checkpoint:
-    """Write SQLite's log back into the file and cut it to nothing, as far as readers let it."""
+    """Write SQLite's log back into the file and cut it to nothing, after a wait of up to 5 s for its readers to end."""
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
         if not isinstance(driver, sqlite3.Connection):
             raise BackendUnsupported(f"expected a SQLite engine, which has a log to write back, found {engine.name}")
+        if read_only(engine):
+            raise BackendUnsupported(f"{described(engine)}: expected a writable engine, found one that only reads")
         with translated(described(engine)):
             busy, log_pages, done_pages = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return Checkpoint(bool(busy), int(log_pages), int(done_pages))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -15,12 +17,15 @@ from qstore.errors import FormatError
 from qstore.formats import Format, Found, recognise
 from qstore.naming import Naming
 
-__all__ = ["FLOOR", "check_version", "log_waits", "patiently", "recognise_file", "uri"]
+__all__ = ["FLOOR", "check_version", "log_waits", "patiently", "recognise_file", "refuse_other_files", "uri"]
 
 T = TypeVar("T")
 
 FLOOR = (3, 35, 0)
 """The oldest SQLite: the first with RETURNING."""
+
+SMALLEST = 512
+"""Bytes: no SQLite database has a smaller page."""
 
 
 def check_version(target: str) -> None:
@@ -37,18 +42,42 @@ def check_version(target: str) -> None:
 def recognise_file(path: str, fmt: Format, naming: Naming) -> Found | None:
     """What a file holds of a format; None without a file. FormatError if it is somebody else's. Changes nothing."""
     check_version(path)
+    refuse_other_files(path)
     return _look(path, lambda query: recognise(query, fmt, naming, path))
+
+
+def refuse_other_files(path: str) -> None:
+    """Refuse what SQLite itself would not: a directory, or a file too short for a database. Looks at its size alone."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return
+    if not stat.S_ISREG(found.st_mode) or 0 < found.st_size < SMALLEST:
+        raise FormatError(
+            "the file is not a SQLite database",
+            found=f"{found.st_size} bytes" if stat.S_ISREG(found.st_mode) else "no regular file",
+            supported="a SQLite database, or an absent or empty file",
+            target=path,
+        )
 
 
 def _look(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T | None:
     """Run queries on a file without changing it or leaving anything beside it. None if there is no file.
 
     Where a write-ahead log waits beside the file, closing a writable connection would write it back into the file: then
-    the file is opened read-only. Where none waits, a read-only connection would leave an empty one behind.
+    the file is opened read-only. Where none waits, a read-only connection would leave an empty one behind. Where one
+    waits without its index (a copy of the two files), the index would stay behind: then they are linked to elsewhere.
     """
     if not os.path.exists(path):
         return None
     modes = ("mode=ro&readonly_shm=1", "mode=ro", "mode=rw") if log_waits(path) else ("mode=rw", "mode=ro")
+    if log_waits(path) and not os.path.exists(path + "-shm"):
+        with suppress(OSError), TemporaryDirectory(prefix=".qstore-", dir=os.path.dirname(path)) as elsewhere:
+            linked = os.path.join(elsewhere, "store")
+            os.link(path, linked)
+            os.link(path + "-wal", linked + "-wal")
+            with translated(path):
+                return patiently(lambda: _see(linked, "mode=ro", see))
     with translated(path):
         for mode in modes[:-1]:
             try:

@@ -1,16 +1,22 @@
-"""SQLite's write lock, taken before anything else is done, in whichever way a connection runs its transactions."""
+"""SQLite's transactions and write lock, in whichever way a connection's host runs its transactions.
+
+Three kinds of hosts. The driver is in a transaction when SQLAlchemy is (its documented BEGIN recipe, or
+`autocommit=False`); or only from the first write on (the driver's legacy mode, SQLAlchemy's default); or never
+(AUTOCOMMIT).
+"""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection
 
 from qstore.errors import BackendUnsupported
 
-__all__ = ["by_hand", "in_transaction", "savepoint", "write_locked"]
+__all__ = ["begun", "by_hand", "in_transaction", "savepoint", "write_locked"]
 
 # The one statement that takes the write lock without a table to name. It waits for it as any first write does.
 WRITE_NOTHING = "PRAGMA incremental_vacuum(1)"
@@ -29,15 +35,20 @@ def by_hand(driver: Any) -> Iterator[None]:
         raise
 
 
+def begun(connection: Connection) -> None:
+    """Begin what the host's SQLAlchemy says has begun, so that what is read now is part of the transaction.
+
+    Otherwise two that read, then write, would both succeed, and one of them lose its update without a word.
+    """
+    if not in_transaction(connection) and not _autocommits(connection):
+        connection.exec_driver_sql("BEGIN")
+
+
 @contextmanager
 def write_locked(connection: Connection) -> Iterator[None]:
-    """Hold the write lock from here to the end of the connection's transaction.
-
-    Three kinds of hosts. The driver is in a transaction already (SQLAlchemy's documented BEGIN recipe,
-    `autocommit=False`, or an earlier write): a write that changes nothing takes the lock. It is not, as in its legacy
-    mode before the first write: BEGIN IMMEDIATE, and SQLAlchemy's commit or rollback ends it. It commits each statement
-    by itself (AUTOCOMMIT): BEGIN IMMEDIATE, ended here.
-    """
+    """Hold the write lock from here to the end of the connection's transaction (in AUTOCOMMIT: to the end of this)."""
+    if in_transaction(connection):
+        _lift_savepoints(connection)
     if in_transaction(connection):
         connection.exec_driver_sql(WRITE_NOTHING)
         yield
@@ -72,13 +83,57 @@ def savepoint(connection: Connection) -> Iterator[None]:
 def in_transaction(connection: Connection) -> bool:
     """Whether the driver, not only SQLAlchemy, is in a transaction."""
     try:
-        return bool(connection.connection.driver_connection.in_transaction)  # type: ignore[union-attr]
+        return bool(_driver(connection).in_transaction)
     except AttributeError as error:
         raise BackendUnsupported(
             f"expected a SQLite driver that tells whether it is in a transaction, found {connection.dialect.driver}"
         ) from error
 
 
+def _lift_savepoints(connection: Connection) -> None:
+    """Put a transaction below savepoints that have none.
+
+    In the driver's legacy mode a savepoint may be the first that SQLite hears of a transaction; its release would then
+    commit, and the host's rollback find nothing to undo. While nothing is written yet they can be opened once more.
+    """
+    driver = _driver(connection)
+    nested: Any = connection.get_nested_transaction()
+    if nested is None or not isinstance(driver, sqlite3.Connection) or driver.isolation_level is None:
+        return
+    if _writing(driver):
+        return
+    names = []
+    while nested is not None:
+        names.append(nested._savepoint)
+        nested = nested._previous_nested
+    connection.exec_driver_sql(f"RELEASE {names[-1]}")
+    if not in_transaction(connection):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    for name in reversed(names):
+        connection.exec_driver_sql(f"SAVEPOINT {name}")
+
+
+def _writing(driver: sqlite3.Connection) -> bool:
+    """Whether the connection has written in its transaction. A backup is what tells: it is refused then."""
+
+    class Told(Exception):
+        pass
+
+    found: list[int] = []
+
+    def tell(status: int, _remaining: int, _total: int) -> None:
+        found.append(status)
+        raise Told
+
+    with closing(sqlite3.connect(":memory:")) as nowhere, suppress(Told):
+        driver.backup(nowhere, pages=1, progress=tell)
+    return found[0] == sqlite3.SQLITE_BUSY
+
+
 def _autocommits(connection: Connection) -> bool:
-    driver: Any = connection.connection.driver_connection
+    driver = _driver(connection)
     return driver.isolation_level is None or getattr(driver, "autocommit", None) is True
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection

@@ -16,6 +16,8 @@ __all__ = ["BUSY_TIMEOUT", "ERRORS", "moved", "primary", "translate", "translate
 BUSY_TIMEOUT = 5.0
 """Seconds that a writer waits for the write lock."""
 
+NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE)
+
 
 ERRORS = (sqlite3.Error, SQLAlchemyError)
 """What a statement, a transaction or the pool can raise."""
@@ -58,10 +60,11 @@ def _of_sqlite(error: sqlite3.Error, target: str) -> QstoreError | None:
                 f"{target}: another connection kept the write lock for the whole of the wait"
                 f" ({BUSY_TIMEOUT:g} s unless set otherwise). Nothing was changed: repeat the call ({name})"
             )
-        case sqlite3.SQLITE_FULL:
+        # SQLite has no code of its own for a log that may not grow, or an index of it that finds no room.
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR if code in NO_ROOM:
             return StoreFull(
-                f"{target}: the disk or the database's page limit is full. Nothing was written: make room, then"
-                f" repeat the call ({name})"
+                f"{target}: no room on the disk, or a limit of the file's size is reached. Nothing was written:"
+                f" make room, then repeat the call ({name})"
             )
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return FormatError(

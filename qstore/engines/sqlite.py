@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sqlite3
 from typing import Any, Literal
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import URL, Engine, QueuePool, create_engine, event
-from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-from qstore.engines.files import check_version, log_waits, patiently, uri
+from qstore.engines.files import check_version, log_waits, patiently, refuse_other_files, uri
 from qstore.engines.results import BUSY_TIMEOUT, moved, translated
-from qstore.errors import FormatError, InvalidInput
+from qstore.errors import FormatError, InvalidInput, shown
 
 __all__ = ["Durability", "create", "refuse_memory"]
 
@@ -24,12 +24,17 @@ WAL_LIMIT = 64 * 1024 * 1024
 _SYNCHRONOUS = {"full": "FULL", "normal": "NORMAL"}
 
 
-def create(path: str, *, read_only: bool, durability: Durability) -> Engine:
-    """An engine on one file, given by its absolute path. Nothing is opened before the first connection."""
+def create(path: str, *, read_only: bool, durability: Durability, exists: bool = False) -> Engine:
+    """An engine on one file, given by its absolute path. Nothing is opened before the first connection.
+
+    With `exists` it is the file that is there now, and no other one is ever made in its place.
+    """
     check_version(path)
     if durability not in _SYNCHRONOUS:
-        raise InvalidInput("durability", f"expected 'full' or 'normal', found {durability!r}")
+        raise InvalidInput("durability", f"expected 'full' or 'normal', found {shown(durability)}")
     file = _File(path, read_only=read_only, durability=durability)
+    if exists:
+        file.identify()
     engine = create_engine(
         URL.create("sqlite", database=path),
         creator=file.connect,
@@ -39,8 +44,8 @@ def create(path: str, *, read_only: bool, durability: Durability) -> Engine:
     # The driver begins a transaction with the first write, so that what was read before is not part of it, and the end
     # of a savepoint commits. Begin it where SQLAlchemy does.
     setattr(engine.dialect, "do_begin", _begin)  # noqa: B010  a method of this one instance
-    event.listen(engine.pool, "checkout", file.check)
-    _forget_in_children(engine)
+    event.listen(engine.pool, "checkout", lambda *_: file.check())
+    _children.watch(engine, file)
     return engine
 
 
@@ -62,44 +67,51 @@ class _File:
         self.read_only = read_only
         self.synchronous = _SYNCHRONOUS[durability]
         self.identity: tuple[int, int] | None = None
+        self.lost = False
+        self.connections: WeakSet[_Connection] = WeakSet()
 
     def connect(self) -> sqlite3.Connection:
         """A new connection with the settings of every store."""
-        if self.identity is not None:
-            self.check()
+        self.check()
+        refuse_other_files(self.path)
         with translated(self.path):
             connection = sqlite3.connect(
                 uri(self.path, self._mode()),
                 uri=True,
                 timeout=BUSY_TIMEOUT,
                 check_same_thread=False,  # the pool hands a connection to one thread at a time
+                factory=_Connection,
             )
+            self.connections.add(connection)
             try:
                 patiently(lambda: self._set(connection))
             except BaseException:
                 connection.close()
                 raise
-        self.identity = self.identity or self._identity()
+        if self.identity is None:
+            self.identify()
         return connection
 
     def _mode(self) -> str:
         if not self.read_only:
-            return "mode=rwc"
+            return "mode=rwc" if self.identity is None else "mode=rw"
         # A read-only connection leaves an empty log behind where there was none, a writable one clears it away; but
         # where a log waits, the writable one would write it back into the file. Either way PRAGMA query_only holds.
         return "mode=ro" if log_waits(self.path) else "mode=rw"
 
-    def check(
-        self,
-        _connection: object = None,
-        _record: ConnectionPoolEntry | None = None,
-        _proxy: PoolProxiedConnection | None = None,
-    ) -> None:
+    def identify(self) -> None:
+        """From now on, the file that is there now is the one."""
+        self.identity = self._found()
+        self.lost = self.identity is None
+
+    def check(self) -> None:
         """Refuse to go on with a file that nobody can find any more. Looks at the path alone: never opens the file."""
-        if self.identity is not None and self._identity() != self.identity:
+        if self.identity is not None and self._found() != self.identity:
+            self.lost = True  # for good: a new file may well get the old one's number
+        if self.lost:
             raise moved(self.path)
 
-    def _identity(self) -> tuple[int, int] | None:
+    def _found(self) -> tuple[int, int] | None:
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
@@ -137,18 +149,32 @@ def _begin(connection: Any) -> None:
         connection.cursor().execute("BEGIN").close()
 
 
-_engines: WeakSet[Engine] = WeakSet()
-_pools_of_parent: list[Any] = []
+class _Connection(sqlite3.Connection):
+    """A connection that can be referred to weakly."""
 
 
-def _forget_in_children(engine: Engine) -> None:
-    """See to it that a forked child opens connections of its own and leaves its parent's alone."""
-    if not _engines and hasattr(os, "register_at_fork") and not _pools_of_parent:
-        os.register_at_fork(after_in_child=_forget)
-    _engines.add(engine)
+class _Children:
+    """Sees to it that a forked child opens connections of its own and leaves its parent's alone."""
+
+    def __init__(self) -> None:
+        self._files: WeakKeyDictionary[Engine, _File] = WeakKeyDictionary()
+        self._watching = False
+
+    def watch(self, engine: Engine, file: _File) -> None:
+        """Look after one more engine."""
+        self._files[engine] = file
+        if not self._watching and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+            self._watching = True
+
+    def _forget(self) -> None:
+        for engine, file in list(self._files.items()):
+            for connection in file.connections:
+                # Not even the end of the child may close it: SQLite would take it for the last one, and clear away the
+                # log under those who write to it.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+            file.connections = WeakSet()
+            engine.dispose(close=False)
 
 
-def _forget() -> None:
-    for engine in list(_engines):
-        _pools_of_parent.append(engine.pool)  # kept, so that nothing closes its connections: that would drop locks
-        engine.dispose(close=False)
+_children = _Children()

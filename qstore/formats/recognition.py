@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from qstore.errors import FormatError
 from qstore.formats.format import Format
-from qstore.naming import NATIVE, Names, Naming
+from qstore.naming import NATIVE, Naming
 
 __all__ = ["Found", "Query", "recognise"]
 
@@ -22,46 +24,77 @@ Query = Callable[[str], Sequence[Sequence[Any]]]
 class Found:
     """What a database holds of a store. `complete`: every table, index and the marker are there."""
 
-    present: bool
+    tables: frozenset[str]
     complete: bool
     revisions: frozenset[str]
 
+    @property
+    def present(self) -> bool:
+        """Whether any of the store's tables is there."""
+        return bool(self.tables)
+
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _Column:
+    name: str
+    kind: str
+    notnull: bool
+    default: str | None
+    key: int
+    hidden: int
+    exact: bool
+    """Whether texts that differ are different to it: no NOCASE, no RTRIM."""
+
+    def __str__(self) -> str:
+        parts = [self.name, self.kind, "NOT NULL" * self.notnull, "PRIMARY KEY" * bool(self.key)]
+        if self.default is not None:
+            parts.append(f"DEFAULT {self.default}")
+        if not self.exact:
+            parts.append("of a collation that takes different texts for equal")
+        return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
     """A table as SQLite describes it: what a reader or writer of the format relies on."""
 
-    columns: tuple[tuple[str, str, bool, str | None, int, int], ...]
-    unique: frozenset[tuple[tuple[str, str], ...]]
+    columns: tuple[_Column, ...]
+    unique: frozenset[tuple[str, ...]]
     autoincrement: bool
 
     def __str__(self) -> str:
-        columns = ", ".join(
-            f"{name} {kind}"
-            + (" NOT NULL" if notnull else "")
-            + (f" DEFAULT {default}" if default is not None else "")
-            + (" PRIMARY KEY" if key else "")
-            for name, kind, notnull, default, key, _hidden in self.columns
-        )
-        uniques = "".join(
-            f", UNIQUE ({', '.join(f'{name} COLLATE {collation}' for name, collation in index)})"
-            for index in sorted(self.unique)
-        )
-        return f"({columns}{uniques}){' AUTOINCREMENT' if self.autoincrement else ''}"
+        parts = [*map(str, self.columns), *(f"UNIQUE ({', '.join(index)})" for index in sorted(self.unique))]
+        return f"({', '.join(parts)}){' AUTOINCREMENT' if self.autoincrement else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A format, described by SQLite itself from the frozen DDL: no second description can drift."""
+
+    tables: dict[str, _Table]
+    indexes: dict[str, tuple[str, ...]]
 
 
 def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
     """Tell what the database holds of the format, or refuse it.
 
-    Reads only. FormatError if a table of the store's name has other columns, if the marker is another one, or if a
-    native file belongs to somebody else.
+    Reads only. FormatError if a table or index of the store's name is another one, if the marker is, or if a native
+    file belongs to somebody else.
     """
-    names = naming.of(fmt.store)
+    layout = _layout(fmt)
     kinds = {str(name).lower(): str(kind) for name, kind in query("SELECT name, type FROM sqlite_master")}
-    tables = {name for name, kind in kinds.items() if kind in ("table", "view") and not name.startswith("sqlite_")}
+    tables = {name for name, kind in kinds.items() if kind == "table" and not name.startswith("sqlite_")}
     ours = {table: naming.name(fmt.store, table).lower() for table in fmt.tables}  # SQLite folds the case of names
-    present = [table for table, name in ours.items() if name in tables]
-    marker = _marker(query, fmt, names, tables)
+    present = frozenset(table for table, name in ours.items() if name in tables)
+    for name in ours.values():
+        if kinds.get(name, "table") != "table":
+            raise FormatError(
+                "the name of a table of this store is taken",
+                found=f"{kinds[name]} {name}",
+                supported=fmt.marker,
+                target=target,
+            )
+    marker = _marker(query, naming.name(fmt.store, "meta").lower(), tables) if fmt.marked or naming.native else None
     if marker not in (None, fmt.marker):
         raise FormatError(
             "the store has another format",
@@ -70,83 +103,104 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
             target=target,
         )
     for table in present:
-        found = _shape(query, ours[table])
-        if found != (wanted := _shapes(fmt)[table]):
+        found = _table(query, ours[table])
+        if found != layout.tables[table]:
             raise FormatError(
-                f"table {ours[table]} is not this store's, which would be {wanted}",
+                f"table {ours[table]} is not this store's, which would be {layout.tables[table]}",
                 found=str(found),
                 supported=fmt.marker,
                 target=target,
             )
-    others = tables - set(ours.values()) - {naming.version_table.lower()}
-    if naming.native and others and marker is None and set(present) <= {"meta"}:
+    views = {name for name, kind in kinds.items() if kind == "view"}
+    others = (tables | views) - set(ours.values()) - {naming.version_table.lower()}
+    if naming.native and others and marker is None and present <= {"meta"}:
         raise FormatError(
             "the file is another application's database, and a native file holds one store alone",
             found=f"tables {', '.join(sorted(others))}",
             supported=fmt.marker,
             target=target,
         )
-    indexes = {naming.name(fmt.store, name).lower() for name in _index_names(fmt)}
     return Found(
-        present=bool(present),
-        complete=len(present) == len(fmt.tables) and indexes <= kinds.keys() and (marker is not None or not fmt.marked),
+        tables=present,
+        complete=len(present) == len(fmt.tables)
+        and all(_indexed(query, naming.name(fmt.store, name), kinds, fmt, target) for name in layout.indexes)
+        and (marker is not None or not fmt.marked),
         revisions=_revisions(query, naming, tables),
     )
 
 
-def _marker(query: Query, fmt: Format, names: Names, tables: set[str]) -> object:
+def _marker(query: Query, meta: str, tables: set[str]) -> object:
     """The marker of the store, or in a native file of whichever store it is; None without one."""
-    meta = names.naming.name(fmt.store, "meta").lower()
-    if meta not in tables or not (fmt.marked or names.naming.native):
-        return None
-    if [column[0] for column in _shape(query, meta).columns] != ["key", "value"]:
-        return None  # somebody else's table of that name; its shape is refused where it matters
-    rows = query(f"SELECT value FROM {names['meta']} WHERE key = 'format'")  # noqa: S608  a quoted name, no value
+    if meta not in tables or [column.name for column in _table(query, meta).columns] != ["key", "value"]:
+        return None  # somebody else's table of that name is refused where it matters
+    rows = query(f"SELECT value FROM {_quoted(meta)} WHERE key = 'format'")  # noqa: S608  a quoted name, no value
     return rows[0][0] if rows else None
 
 
 def _revisions(query: Query, naming: Naming, tables: set[str]) -> frozenset[str]:
     if naming.version_table.lower() not in tables:
         return frozenset()
-    return frozenset(str(row[0]) for row in query(f'SELECT version_num FROM "{naming.version_table}"'))  # noqa: S608  as above
+    return frozenset(str(row[0]) for row in query(f"SELECT version_num FROM {_quoted(naming.version_table)}"))  # noqa: S608  as above
 
 
-def _shape(query: Query, table: str) -> _Shape:
+def _indexed(query: Query, name: str, kinds: dict[str, str], fmt: Format, target: str) -> bool:
+    """Whether an index is there. FormatError if it has other columns."""
+    if kinds.get(name.lower()) != "index":
+        return False
+    found = _index(query, name)
+    wanted = next(columns for index, columns in _layout(fmt).indexes.items() if name.endswith(index))
+    if found != wanted:
+        raise FormatError(
+            f"index {name} is not this store's, which would be on ({', '.join(wanted)}); drop it, and upgrade makes it",
+            found=f"an index on ({', '.join(found)})",
+            supported=fmt.marker,
+            target=target,
+        )
+    return True
+
+
+def _index(query: Query, name: str) -> tuple[str, ...]:
+    return tuple(
+        f"{part[2]}{' DESC' if part[3] else ''}{'' if part[4] == 'BINARY' else f' COLLATE {part[4]}'}"
+        for part in query(f"PRAGMA index_xinfo({_quoted(name)})")
+        if part[5]
+    )
+
+
+def _table(query: Query, table: str) -> _Table:
     columns = tuple(
-        (name, kind.upper(), bool(notnull), default, key, hidden)
-        for _id, name, kind, notnull, default, key, hidden in query(f'PRAGMA table_xinfo("{table}")')
+        _Column(name, kind.upper(), bool(notnull), default, key, hidden, _exact(query, table, name))
+        for _, name, kind, notnull, default, key, hidden in query(f"PRAGMA table_xinfo({_quoted(table)})")
     )
-    unique = frozenset(
-        tuple((part[2], part[4]) for part in query(f'PRAGMA index_xinfo("{index[1]}")') if part[5])
-        for index in query(f'PRAGMA index_list("{table}")')
-        if index[2]
-    )
-    created = query(f"SELECT sql FROM sqlite_master WHERE lower(name) = '{table}' AND type IN ('table', 'view')")  # noqa: S608  as above
-    return _Shape(columns, unique, "AUTOINCREMENT" in str(created[0][0]).upper())
+    unique = frozenset(_index(query, index[1]) for index in query(f"PRAGMA index_list({_quoted(table)})") if index[2])
+    [(created,)] = query(f"SELECT sql FROM sqlite_master WHERE lower(name) = '{table}' AND type IN ('table', 'view')")  # noqa: S608  as above
+    return _Table(columns, unique, bool(re.search(r"\bAUTOINCREMENT\b", _without_comments(created), re.IGNORECASE)))
+
+
+def _exact(query: Query, table: str, column: str) -> bool:
+    """Whether a column keeps texts apart that differ: a UNION keeps apart what its collation does."""
+    texts = "SELECT 'a' UNION SELECT 'A' UNION SELECT 'a '"
+    return len(query(f"SELECT {_quoted(column)} FROM {_quoted(table)} WHERE 0 UNION {texts}")) == 3  # noqa: S608  quoted names
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _without_comments(sql: str) -> str:
+    return re.sub(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"", " ", sql, flags=re.DOTALL)
 
 
 @cache
-def _shapes(fmt: Format) -> dict[str, _Shape]:
-    """The format's tables, described by SQLite itself from the frozen DDL: no second description can drift."""
-    connection = _made(fmt)
-    try:
-        return {table: _shape(lambda sql: connection.execute(sql).fetchall(), table) for table in fmt.tables}
-    finally:
-        connection.close()
+def _layout(fmt: Format) -> _Layout:
+    with closing(sqlite3.connect(":memory:")) as connection:
 
+        def query(statement: str) -> list[Any]:
+            return connection.execute(statement).fetchall()
 
-@cache
-def _index_names(fmt: Format) -> frozenset[str]:
-    connection = _made(fmt)
-    try:
-        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
-        return frozenset(str(name) for (name,) in rows.fetchall())
-    finally:
-        connection.close()
-
-
-def _made(fmt: Format) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:")
-    for statement in fmt.statements(NATIVE.of(fmt.store), "sqlite"):
-        connection.execute(statement)
-    return connection
+        for statement in fmt.statements(NATIVE.of(fmt.store), "sqlite"):
+            connection.execute(statement)
+        indexes = query("SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
+        return _Layout(
+            {table: _table(query, table) for table in fmt.tables}, {name: _index(query, name) for (name,) in indexes}
+        )

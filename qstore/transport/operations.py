@@ -35,6 +35,7 @@ def publish_many(tx: Transaction, messages: Sequence[tuple[str, str, int]]) -> l
 def claim(tx: Transaction, worker_id: str, visibility: float, min_priority: int) -> Claimed | None:
     """Lease the first free message of the group that has waited longest, among groups with nothing in flight."""
     now = tx.now()
+    tx.change(statements.SETTLE_STAMPS, now=now)
     row = tx.row(statements.CLAIM, now=now, min_priority=min_priority)
     if row is None:
         return None

@@ -11,9 +11,11 @@ PUBLISH_GROUP = Statement("""
     INSERT INTO {groups} (group_id, priority) VALUES (:group_id, :priority) ON CONFLICT (group_id) DO NOTHING
 """)
 
-# The seed's text, but for one thing: a last_claimed_at that lies in the future, left by a clock that was set right
-# again, counts as now. Otherwise its group would wait until that time comes.
-# The event is read as bytes, so that one that is not UTF-8 fails when it is decoded and not here.
+# A stamp that lies in the future, left by a clock that was set right again, counts as now from the first claim that
+# meets it on. Otherwise its group would wait behind all others until that time comes.
+SETTLE_STAMPS = Statement("UPDATE {groups} SET last_claimed_at = :now WHERE last_claimed_at > :now")
+
+# The seed's text. The event is read as bytes, so that one that is not UTF-8 fails when it is decoded and not here.
 CLAIM = Statement("""
     SELECT m.seq, m.group_id, CAST(m.event AS BLOB)
       FROM {messages} m JOIN {groups} g ON g.group_id = m.group_id
@@ -21,7 +23,7 @@ CLAIM = Statement("""
         AND m.group_id NOT IN (
           SELECT group_id FROM {messages} WHERE locked_by IS NOT NULL AND lock_expiry >= :now)
         AND g.priority >= :min_priority
-      ORDER BY CASE WHEN g.last_claimed_at > :now THEN :now ELSE g.last_claimed_at END ASC, m.seq ASC LIMIT 1
+      ORDER BY g.last_claimed_at ASC, m.seq ASC LIMIT 1
 """)
 
 CLAIM_STAMP = Statement("UPDATE {groups} SET last_claimed_at = :now WHERE group_id = :group_id")
