@@ -85,6 +85,8 @@ class Command:
             self.write_script(store, f"-- {path}")
             return
         if not os.path.exists(path):
+            if self.name == "stamp":
+                raise CommandError(f"{path}: no file to stamp; upgrade makes one")
             if self.name != "upgrade" or not self.steps(store, (), None):
                 context.config.print_stdout("%s: no file", path)
                 return

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from pydantic import BaseModel
+
 from qstore.errors import InvalidInput, InvalidType, shown
 
-__all__ = ["integer", "text"]
+__all__ = ["HIGHEST_INTEGER", "integer", "several", "text"]
+
+T = TypeVar("T")
 
 HIGHEST_INTEGER = 2**63 - 1
 
@@ -28,11 +35,18 @@ def text(field: str, value: str, *, at_most: int | None = None, or_empty: bool =
     return value if type(value) is str else str.__str__(value)
 
 
-def integer(field: str, value: int, *, at_least: int, at_most: int = HIGHEST_INTEGER) -> int:
+def several(field: str, values: Iterable[T], of: str) -> list[T]:
+    """Check that something is a number of things, and not one thing that happens to be iterable. Returns them all."""
+    if not isinstance(values, Iterable) or isinstance(values, (str, bytes, bytearray, memoryview, Mapping, BaseModel)):
+        raise InvalidType.of(field, values, f"a list, or another iterable, of {of}")
+    return list(values)
+
+
+def integer(field: str, value: int, *, at_least: int, at_most: int | None = None) -> int:
     """Check a whole number (not a `bool`). Returns a plain `int`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidType.of(field, value, "int")
-    if not at_least <= value <= at_most:
-        limits = f"{at_least:,} to {at_most:,}" if at_most < HIGHEST_INTEGER else f"at least {at_least:,}"
+    if value < at_least or (at_most is not None and value > at_most):
+        limits = f"at least {at_least:,}" if at_most is None else f"{at_least:,} to {at_most:,}"
         raise InvalidInput(field, f"expected {limits}, found {shown(value)}")
     return int(value)

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines
 from qstore.clock import Clock
-from qstore.engines.locking import begun, by_hand, in_transaction, savepoint, write_locked
+from qstore.engines.locking import begun, by_hand, impatient, in_transaction, savepoint, write_locked
 from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError
 from qstore.formats import FORMATS, recognise
 from qstore.naming import Names, Naming
@@ -112,14 +112,14 @@ class _EngineBinding(Binding):
 
     def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
         if not engines.read_only(self._engine):
-            with suppress(QstoreError, *engines.ERRORS):
-                self.write(operation, *args, **kwargs)
+            with suppress(QstoreError, *engines.ERRORS), self._transaction(write=True, wait=False) as transaction:
+                operation(transaction, *args, **kwargs)
 
     @contextmanager
-    def _transaction(self, *, write: bool) -> Iterator[Transaction]:
+    def _transaction(self, *, write: bool, wait: bool = True) -> Iterator[Transaction]:
         way = self._on_driver if engines.driver_reachable(self._engine) else self._through_sqlalchemy
         try:
-            with way(write=write) as transaction:
+            with way(write=write, wait=wait) as transaction:
                 yield transaction
         except engines.ERRORS as error:
             known = engines.translate(error, engines.described(self._engine))
@@ -131,18 +131,20 @@ class _EngineBinding(Binding):
             raise known from error
 
     @contextmanager
-    def _on_driver(self, *, write: bool) -> Iterator[Transaction]:
+    def _on_driver(self, *, write: bool, wait: bool) -> Iterator[Transaction]:
         proxy = self._engine.raw_connection()
+        driver = proxy.driver_connection
         try:
-            with by_hand(proxy.driver_connection) if write else nullcontext():
-                yield _DriverTransaction(proxy.driver_connection, self._store, self._compiled)
+            with nullcontext() if wait else impatient(driver), by_hand(driver) if write else nullcontext():
+                yield _DriverTransaction(driver, self._store, self._compiled)
         finally:
             proxy.close()
 
     @contextmanager
-    def _through_sqlalchemy(self, *, write: bool) -> Iterator[Transaction]:
+    def _through_sqlalchemy(self, *, write: bool, wait: bool) -> Iterator[Transaction]:
         with (
             self._engine.connect() as connection,
+            nullcontext() if wait else impatient(connection.connection.driver_connection),
             connection.begin(),
             write_locked(connection) if write else nullcontext(),
         ):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from typing import Any, Never, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Never, TypeVar
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json
 
 from qstore.errors import InvalidInput, InvalidType, UndecodablePayload, shown
 
@@ -24,13 +24,16 @@ def dump_json(field: str, value: object) -> str:
     """
     try:
         _check_json(field, value)
-        return _encodable(field, json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+        dumped = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except RecursionError as error:
         raise InvalidInput(field, "expected JSON, found a value nested too deeply, or within itself") from error
     except ValueError as error:  # Python does not write whole numbers of more than 4,300 digits
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(field, f"expected JSON that can be written: {error}") from error
+    if _has_surrogate(dumped):
+        raise InvalidInput(field, "expected text that UTF-8 can hold, found a lone surrogate")
+    return dumped
 
 
 def dump_model(field: str, model: BaseModel) -> str:
@@ -63,9 +66,7 @@ def decode(id: int, raw: bytes, adapter: TypeAdapter[T]) -> T:
 def decode_json(id: int, raw: bytes) -> JsonValue:
     """Decode stored JSON of any kind. UndecodablePayload if it is none."""
     try:
-        value: JsonValue = json.loads(
-            as_text(id, raw), parse_constant=lambda constant: _not_finite("payload", constant)
-        )
+        value: JsonValue = json.loads(as_text(id, raw), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise UndecodablePayload(
             f"message {id}: the stored payload does not decode: {error}", id=id, raw=_readable(raw)
@@ -91,25 +92,34 @@ def _readable(raw: bytes) -> str | bytes:
 def _dumped(field: str, to_json: Callable[[], str], to_python: Callable[[], object]) -> str:
     try:
         dumped = to_json()
-        # pydantic writes a NaN as null (or, if told to, as NaN): a number must not be lost without a word.
-        if "null" in dumped or "NaN" in dumped or "Infinity" in dumped:
-            json.loads(dumped, parse_constant=lambda constant: _not_finite(field, constant))
-            if (number := _non_finite(to_python())) is not None:
-                _not_finite(field, repr(number))
-        return _encodable(field, dumped)
+        from_json(dumped, allow_inf_nan=False)  # what is too deep or too long to be read back is not written
     except (PydanticSerializationError, UnicodeEncodeError) as error:
+        if any(isinstance(leaf, str) and _has_surrogate(leaf) for leaf in _leaves(to_python())):
+            raise InvalidInput(field, "expected text that UTF-8 can hold, found a lone surrogate") from error
         raise InvalidType(field, f"expected a value that its type serializes to JSON: {error}") from error
+    except ValueError as error:
+        raise InvalidInput(field, f"expected what can be read back as JSON: {error}") from error
+    if "null" in dumped:  # pydantic writes a NaN as null: a number must not be lost without a word
+        for leaf in _leaves(to_python()):
+            if isinstance(leaf, float) and not math.isfinite(leaf):
+                raise InvalidInput(field, f"expected finite numbers, which JSON has, found {leaf}")
+    return dumped
 
 
-def _non_finite(value: object) -> float | None:
-    if isinstance(value, float):
-        return None if math.isfinite(value) else value
-    children: Any = ()
+def _leaves(value: object) -> Iterator[object]:
     if isinstance(value, dict):
-        children = value.values()
+        for key, child in value.items():
+            yield key
+            yield from _leaves(child)
     elif isinstance(value, (list, tuple, set, frozenset)):
-        children = value
-    return next((found for child in children if (found := _non_finite(child)) is not None), None)
+        for child in value:
+            yield from _leaves(child)
+    else:
+        yield value
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_json(field: str, value: object) -> None:
@@ -117,11 +127,11 @@ def _check_json(field: str, value: object) -> None:
         return
     if isinstance(value, float):
         if not math.isfinite(value):
-            _not_finite(field, repr(value))
+            raise InvalidInput(field, f"expected finite numbers, which JSON has, found {value}")
     elif isinstance(value, dict):
         for key, child in value.items():
             if not isinstance(key, str):
-                raise InvalidType.of(f"{field} key {shown(key)}", key, "str")
+                raise InvalidType(field, f"expected str keys, found {shown(key)} ({type(key).__qualname__})")
             _check_json(field, child)
     elif isinstance(value, (list, tuple)):
         for child in value:
@@ -130,13 +140,5 @@ def _check_json(field: str, value: object) -> None:
         raise InvalidType.of(field, value, "a JSON value or a pydantic model")
 
 
-def _not_finite(field: str, number: str) -> Never:
-    raise InvalidInput(field, f"expected finite numbers, which JSON has, found {number}")
-
-
-def _encodable(field: str, dumped: str) -> str:
-    try:
-        dumped.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(field, "expected text that UTF-8 can hold, found a lone surrogate") from error
-    return dumped
+def _refuse_constant(constant: str) -> Never:
+    raise ValueError(f"{constant} is no JSON")

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from qstore.errors import BackendUnsupported
 
-__all__ = ["begun", "by_hand", "in_transaction", "savepoint", "write_locked"]
+__all__ = ["begun", "by_hand", "impatient", "in_transaction", "savepoint", "write_locked"]
 
 # The one statement that takes the write lock without a table to name. It waits for it as any first write does.
 WRITE_NOTHING = "PRAGMA incremental_vacuum(1)"
@@ -33,6 +33,17 @@ def by_hand(driver: Any) -> Iterator[None]:
         if driver.in_transaction:  # SQLite may have rolled back by itself, a full disk for one
             driver.execute("ROLLBACK")
         raise
+
+
+@contextmanager
+def impatient(driver: Any) -> Iterator[None]:
+    """Wait for no lock meanwhile, on a driver's connection of sqlite3's."""
+    [(timeout,)] = driver.execute("PRAGMA busy_timeout").fetchall()
+    driver.execute("PRAGMA busy_timeout = 0")
+    try:
+        yield
+    finally:
+        driver.execute(f"PRAGMA busy_timeout = {int(timeout)}")
 
 
 def begun(connection: Connection) -> None:

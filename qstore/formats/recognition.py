@@ -82,6 +82,11 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
     file belongs to somebody else.
     """
     layout = _layout(fmt)
+    [(encoding,)] = query("PRAGMA encoding")
+    if encoding != "UTF-8":
+        raise FormatError(
+            "the database keeps text in another encoding", found=encoding, supported="UTF-8", target=target
+        )
     kinds = {str(name).lower(): str(kind) for name, kind in query("SELECT name, type FROM sqlite_master")}
     tables = {name for name, kind in kinds.items() if kind == "table" and not name.startswith("sqlite_")}
     ours = {table: naming.name(fmt.store, table).lower() for table in fmt.tables}  # SQLite folds the case of names

@@ -29,6 +29,8 @@ LARGEST_PORTABLE_VALUE = 24_576
 EVERYTHING = 2**63 - 1
 """As a limit of rows."""
 
+Value = bytes | bytearray | memoryview
+
 _PORTABLE_KEY = re.compile(r"[A-Za-z0-9\-_:.]*")
 _CURSOR = re.compile(r"[0-9]+")
 
@@ -93,7 +95,7 @@ class LocalKvRepository(Repository):
             self._binding.tidy(operations.delete_expired, key)
         return live
 
-    def put(self, key: str, value: bytes, *, ttl: Seconds | None = None, if_not_exists: bool = False) -> bool:
+    def put(self, key: str, value: Value, *, ttl: Seconds | None = None, if_not_exists: bool = False) -> bool:
         """Set a key, and return True; with `if_not_exists`, only if it is absent or expired, and return whether it was.
 
         Of any number of callers that race with `if_not_exists`, in any processes, exactly one wins.
@@ -106,7 +108,7 @@ class LocalKvRepository(Repository):
         self._binding.write(operations.put, *arguments)
         return True
 
-    def put_many(self, items: Mapping[str, bytes], *, ttl: Seconds | None = None) -> None:
+    def put_many(self, items: Mapping[str, Value], *, ttl: Seconds | None = None) -> None:
         """Set all keys in one transaction, with one `ttl`."""
         if not isinstance(items, Mapping):
             raise InvalidType.of("items", items, "a mapping of keys to values")
@@ -129,7 +131,7 @@ class LocalKvRepository(Repository):
         if limit is None:
             return ScanPage(self._binding.read(operations.scan, prefix, offset, EVERYTHING), None)
         limit = integer("limit", limit, at_least=1)
-        items = self._binding.read(operations.scan, prefix, offset, min(limit + 1, EVERYTHING))
+        items = self._binding.read(operations.scan, prefix, offset, min(limit, EVERYTHING - 1) + 1)
         return ScanPage(items[:limit], str(offset + limit) if len(items) > limit else None)
 
     def iter_prefix(self, prefix: str) -> Iterator[tuple[str, bytes]]:
@@ -168,7 +170,7 @@ class LocalKvRepository(Repository):
         if self._portable and not _PORTABLE_KEY.fullmatch(key):
             raise InvalidInput(field, f"expected only a-z A-Z 0-9 - _ : . (portable=True), found {shown(key)}")
 
-    def _value(self, value: bytes) -> bytes:
+    def _value(self, value: Value) -> bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidType.of("value", value, "bytes, bytearray or memoryview")
         size = memoryview(value).nbytes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel
 
-from qstore.arguments import HIGHEST_INTEGER, integer, text
+from qstore.arguments import HIGHEST_INTEGER, integer, several, text
 from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, seconds, ttl_milliseconds
 from qstore.engines import Durability, Target
@@ -30,7 +30,8 @@ MOST_MESSAGES = 1000
 
 _RECEIPT_HANDLE = re.compile(r"0*([0-9]{1,19}):(.+)", re.DOTALL)
 
-Payload = str | JsonValue | BaseModel
+Payload = str | int | float | bool | dict[str, Any] | list[Any] | tuple[Any, ...] | BaseModel | None
+"""Text, any JSON value, or a pydantic model."""
 
 
 class LocalQueueRepository(Repository):
@@ -73,9 +74,8 @@ class LocalQueueRepository(Repository):
 
     def send_many(self, payloads: Iterable[Payload]) -> list[int]:
         """Append messages in their order, all in one transaction. Returns their ids."""
-        if isinstance(payloads, (str, dict, BaseModel)):
-            raise InvalidType.of("payloads", payloads, "a list of payloads")
-        return self._binding.write(operations.send_many, [_stored(payload) for payload in payloads])
+        checked = [_stored(payload) for payload in several("payloads", payloads, "payloads")]
+        return self._binding.write(operations.send_many, checked)
 
     def receive(self, max_messages: int = 1, *, visibility_timeout: Seconds = 30) -> list[ReceivedMessage]:
         """Take up to `max_messages` (1 to 1,000) due messages, and hide them for `visibility_timeout` seconds.
@@ -83,9 +83,9 @@ class LocalQueueRepository(Repository):
         In the order in which they were sent; one that is delivered again keeps its place in front. All in one
         transaction: each message goes to one receiver, and under a receipt handle that makes its earlier ones stale.
         """
-        integer("max_messages", max_messages, at_least=1, at_most=MOST_MESSAGES)
+        max_messages = integer("max_messages", max_messages, at_least=1, at_most=MOST_MESSAGES)
         hidden = ttl_milliseconds("visibility_timeout", seconds("visibility_timeout", visibility_timeout))
-        delivered = self._binding.write(operations.receive, int(max_messages), hidden)
+        delivered = self._binding.write(operations.receive, max_messages, hidden)
         return [
             ReceivedMessage(id, f"{id}:{receipt}", attempt, payload_type, payload_data)
             for id, receipt, payload_type, payload_data, attempt in delivered

@@ -26,8 +26,6 @@ class Event(BaseModel):
 
 EventT = TypeVar("EventT", default=Event)
 
-_UNDECODED: Any = object()
-
 
 @dataclass(frozen=True, slots=True)
 class Lease(Generic[EventT]):
@@ -43,7 +41,7 @@ class Lease(Generic[EventT]):
     lock_expiry: float
     _raw: bytes = field(repr=False)
     _adapter: TypeAdapter[EventT] = field(repr=False, compare=False)
-    _decoded: EventT = field(default=_UNDECODED, repr=False, compare=False)
+    _decoded: tuple[EventT] | None = field(default=None, repr=False, compare=False)
 
     @property
     def event(self) -> EventT:
@@ -51,6 +49,7 @@ class Lease(Generic[EventT]):
 
         UndecodablePayload if it does not decode; the lease can be acked, nacked and extended all the same.
         """
-        if self._decoded is _UNDECODED:
-            object.__setattr__(self, "_decoded", decode(self.seq, self._raw, self._adapter))
-        return self._decoded
+        if self._decoded is None:
+            object.__setattr__(self, "_decoded", (decode(self.seq, self._raw, self._adapter),))
+            return self.event
+        return self._decoded[0]

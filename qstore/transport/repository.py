@@ -8,7 +8,7 @@ from typing import Generic, Self, cast
 
 from pydantic import BaseModel, TypeAdapter
 
-from qstore.arguments import integer, text
+from qstore.arguments import integer, several, text
 from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, seconds
 from qstore.engines import Durability, Target
@@ -78,7 +78,8 @@ class TransportRepository(Repository, Generic[EventT]):
 
     def publish_many(self, messages: Iterable[tuple[str, EventT] | tuple[str, EventT, int]]) -> list[int]:
         """Append messages `(group_id, event[, priority])` in order, all in one transaction. Returns their seqs."""
-        return self._binding.write(operations.publish_many, [self._checked(*_parts(each)) for each in messages])
+        checked = [self._checked(*_parts(each)) for each in several("messages", messages, "(group_id, event) tuples")]
+        return self._binding.write(operations.publish_many, checked)
 
     def claim(self, worker_id: str, visibility: Seconds, min_priority: int = 0) -> Lease[EventT] | None:
         """Lease the next message for `visibility` seconds, or return None if nothing is deliverable.

@@ -103,7 +103,7 @@ FOREIGN: dict[str, Foreign] = {
     "a group that ignores case": Foreign(
         "transport",
         changed("transport", "group_id     TEXT NOT NULL", "group_id TEXT NOT NULL COLLATE NOCASE"),
-        "NOCASE",
+        "collation",
     ),
     "a column that is unique": Foreign(
         "transport", changed("transport", "group_id     TEXT NOT NULL", "group_id TEXT NOT NULL UNIQUE"), "UNIQUE"
@@ -118,9 +118,9 @@ FOREIGN: dict[str, Foreign] = {
             "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, expires_at INTEGER)",
             "CREATE VIEW kv AS SELECT key, value, expires_at FROM entries",
         ],
-        "key",
+        "view kv",
     ),
     "a view in the place of meta": Foreign(
-        "localkv", ["CREATE VIEW meta AS SELECT 'format' AS key, 'localkv.v1' AS value"], "key"
+        "localkv", ["CREATE VIEW meta AS SELECT 'format' AS key, 'localkv.v1' AS value"], "view meta"
     ),
 }

@@ -112,10 +112,10 @@ def test_mounted_stores_are_there_whole_or_not_at_all_whenever_their_maker_dies(
 def test_mounted_stores_are_gone_or_still_whole_whenever_their_downgrade_dies(tmp_path: Path) -> None:
     host_mounts(tmp_path / "whole", "")
     run(tmp_path / "whole", "INSERT INTO qstore_localkv_kv VALUES ('k', x'00', NULL)")
-    for number in range(1, 40):
+    for number in range(1, 150):
         (tmp_path / f"f.{number}").write_bytes((tmp_path / "whole").read_bytes())
     count = dying_at_every_statement(host_unmounts, tmp_path / "f", "", "after_cursor_execute")
-    assert 10 < count < 39
+    assert 10 < count < 149
     for number in range(1, count + 1):
         path = tmp_path / f"f.{number}"
         assert dump(path) == dump(tmp_path / "whole"), number
@@ -126,10 +126,10 @@ def test_mounted_stores_are_gone_or_still_whole_whenever_their_downgrade_dies(tm
 @pytest.mark.parametrize("store", STORES)
 def test_a_store_of_the_seeds_keeps_every_row_whenever_its_adoption_dies(tmp_path: Path, store: str) -> None:
     seed = make(tmp_path / "seed", store, filled=True)
-    for number in range(1, 60):
+    for number in range(1, 150):
         (tmp_path / f"f.{number}").write_bytes(seed.read_bytes())
     count = dying_at_every_statement(opens, tmp_path / "f", store, "after_cursor_execute")
-    assert 3 < count < 59
+    assert 3 < count < 149
     for number in range(1, count + 1):
         path = tmp_path / f"f.{number}"
         assert rows(path, store) == rows(seed, store)

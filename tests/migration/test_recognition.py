@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qstore import FormatError, InvalidInput, LocalKvRepository, QstoreError, migrate
+from qstore import FormatError, LocalKvRepository, QstoreError, migrate
 from tests.migration.file_state import bytes_of, unchanged
 from tests.migration.foreign_files import FOREIGN, in_state
 from tests.migration.seed_files import MARKERS, STORES, crash_in_commit, make, rows, run
@@ -116,7 +116,7 @@ def test_a_database_whose_name_and_content_tell_no_store_is_left_as_it_was(
     tmp_path: Path, function: Callable[[Any], None]
 ) -> None:
     path = run(tmp_path / "app.db", *FOREIGN["another application's tables"].script)
-    with unchanged(tmp_path), qstore_engine(path) as engine, pytest.raises(InvalidInput, match="stores"):
+    with unchanged(tmp_path), qstore_engine(path) as engine, pytest.raises(FormatError, match="orders"):
         function(engine)
 
 

@@ -21,17 +21,22 @@ def scripted(path: Path, script: str) -> Path:
     return path
 
 
+def folded(path: Path) -> list[str]:
+    """The dump, white space aside: Alembic prints spaces where it creates with tabs."""
+    return [" ".join(line.split()) for line in dump(path)]
+
+
 @pytest.mark.parametrize("store", STORES)
 def test_the_script_of_a_native_store_makes_what_upgrade_makes(tmp_path: Path, store: str) -> None:
     path = scripted(tmp_path / f"{store}.sqlite", migrate.sql(stores=[store]))
     with host_engine(tmp_path / "upgraded") as engine:
         migrate.upgrade(engine, stores=[store])
-    assert dump(path) == dump(tmp_path / "upgraded")
+    assert folded(path) == folded(tmp_path / "upgraded")
     with qstore_engine(path) as engine:
         assert migrate.check(engine) == ()
         migrate.upgrade(engine)
     with closing(open_store(path, store, create=False)):
-        assert dump(path) == dump(tmp_path / "upgraded")
+        assert folded(path) == folded(tmp_path / "upgraded")
 
 
 @pytest.mark.parametrize("naming", [MOUNTED, Naming("Other_1")], ids=str)
@@ -39,7 +44,7 @@ def test_the_script_of_mounted_stores_makes_what_upgrade_makes(tmp_path: Path, n
     path = scripted(tmp_path / "scripted", migrate.sql("sqlite", naming=naming))
     with host_engine(tmp_path / "upgraded") as engine:
         migrate.upgrade(engine, naming=naming)
-    assert dump(path) == dump(tmp_path / "upgraded")
+    assert folded(path) == folded(tmp_path / "upgraded")
 
 
 def test_the_script_of_chosen_mounted_stores_makes_those(tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""The write lock, seen and taken with plain sqlite3; and stores that wait for it only shortly."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+
+from qstore import open_engine
+from tests.backends import Backend, ConnectionBackend, HostBackend, SessionBackend, WatchedBackend
+
+PATIENCE = 0.1
+"""Seconds that an impatient store waits."""
+
+
+@contextmanager
+def write_locked(backend: Backend, store: str) -> Iterator[None]:
+    """Hold a store's write lock."""
+    with closing(sqlite3.connect(backend.path(store), timeout=5, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def lock_is_free(backend: Backend, store: str) -> bool:
+    """Whether the write lock can be had at once."""
+    with closing(sqlite3.connect(backend.path(store), timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            return False
+        connection.execute("ROLLBACK")
+        return True
+
+
+class ImpatientOpened(WatchedBackend):
+    """Native files on an engine of qstore's without a listener, as `open` has it."""
+
+    def _create_engine(self, store: str) -> Engine:
+        engine = open_engine(self.path(store))
+        event.listen(engine.pool, "connect", _impatient)
+        return engine
+
+
+class ImpatientWatched(WatchedBackend):
+    def _create_engine(self, store: str) -> Engine:
+        engine = super()._create_engine(store)
+        event.listen(engine.pool, "connect", _impatient)
+        return engine
+
+
+class ImpatientHost(HostBackend):
+    def _create_engine(self, store: str) -> Engine:
+        return create_engine(f"sqlite:///{self.path(store)}", connect_args={"timeout": PATIENCE})
+
+
+class ImpatientConnection(ImpatientHost, ConnectionBackend):
+    pass
+
+
+class ImpatientSession(ImpatientHost, SessionBackend):
+    pass
+
+
+IMPATIENT: dict[str, type[Backend]] = {
+    "opened": ImpatientOpened,
+    "watched": ImpatientWatched,
+    "host": ImpatientHost,
+    "connection": ImpatientConnection,
+    "session": ImpatientSession,
+}
+
+
+def _impatient(driver: Any, _record: Any) -> None:
+    driver.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}").close()

@@ -1,0 +1,232 @@
+"""The tree of errors, what each one carries, and that they cross process boundaries. Semantics' "Errors"."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+import qstore
+import qstore.migrate
+from qstore import (
+    BackendUnsupported,
+    Event,
+    FormatError,
+    InvalidInput,
+    InvalidType,
+    LocalKvRepository,
+    LocalQueueRepository,
+    PayloadTooLarge,
+    QstoreError,
+    StaleLease,
+    StaleReceipt,
+    StoreBusy,
+    StoreFull,
+    TransportRepository,
+    UndecodablePayload,
+    open_engine,
+)
+from tests.backends import Backend, ManualClock
+from tests.contract.contents import contents, unchanged
+from tests.contract.events import claim, event
+from tests.contract.hosts import Host
+
+TREE: dict[type[QstoreError], tuple[type[Exception], ...]] = {
+    QstoreError: (Exception,),
+    FormatError: (QstoreError,),
+    StoreBusy: (QstoreError,),
+    StoreFull: (QstoreError,),
+    StaleLease: (QstoreError,),
+    StaleReceipt: (QstoreError,),
+    InvalidInput: (QstoreError, ValueError),
+    InvalidType: (InvalidInput, TypeError),
+    PayloadTooLarge: (InvalidInput,),
+    UndecodablePayload: (QstoreError,),
+    BackendUnsupported: (QstoreError,),
+}
+
+
+@pytest.mark.parametrize("kind", TREE)
+def test_the_tree_is_as_drawn_and_public(kind: type[QstoreError]) -> None:
+    assert kind.__bases__ == TREE[kind]
+    assert kind.__name__ in qstore.__all__
+    assert getattr(qstore, kind.__name__) is kind
+
+
+def _format_error(directory: Path) -> None:
+    LocalKvRepository.open(directory / "none", create=False)
+
+
+def _unsupported(directory: Path) -> None:
+    qstore.open_engine("postgresql+psycopg://u:secret@h/db")
+
+
+def _invalid(directory: Path) -> None:
+    with LocalKvRepository.open(directory) as kv:
+        kv.get("")
+
+
+def _invalid_type(directory: Path) -> None:
+    with LocalKvRepository.open(directory) as kv:
+        kv.get(5)  # type: ignore[arg-type]
+
+
+def _too_large(directory: Path) -> None:
+    with LocalQueueRepository.open(directory) as queue:
+        queue.send("x" * 65_537)
+
+
+def _stale_lease(directory: Path) -> None:
+    clock = ManualClock()
+    with TransportRepository.open(directory, clock=clock) as transport:
+        transport.publish("g", Event(kind="a"))
+        late = claim(transport)
+        clock.advance(60)
+        claim(transport)
+        transport.ack(late)
+
+
+def _stale_receipt(directory: Path) -> None:
+    with LocalQueueRepository.open(directory) as queue:
+        queue.send("a")
+        queue.ack("1:x")
+
+
+def _undecodable(directory: Path) -> None:
+    with LocalQueueRepository.open(directory) as queue:
+        queue.send("a")
+        _sql(directory / "localqueue.sqlite", "UPDATE messages SET payload_type = 'json'")
+        _ = queue.receive()[0].payload
+
+
+def _full(directory: Path) -> None:
+    engine = open_engine(directory / "localkv.sqlite")
+    try:
+        qstore.migrate.upgrade(engine)
+        with engine.connect() as connection:
+            connection.execute(text("PRAGMA max_page_count = 10"))
+        LocalKvRepository(engine).put("k", bytes(100_000))
+    finally:
+        engine.dispose()
+
+
+def _busy(directory: Path) -> None:
+    engine = open_engine(directory / "localkv.sqlite")
+    try:
+        qstore.migrate.upgrade(engine)
+        with engine.connect() as connection:
+            connection.execute(text("PRAGMA busy_timeout = 1"))
+        other = sqlite3.connect(directory / "localkv.sqlite", isolation_level=None)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            LocalKvRepository(engine).put("k", b"")
+        finally:
+            other.close()
+    finally:
+        engine.dispose()
+
+
+def _sql(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(statement)
+    connection.close()
+
+
+RAISE: dict[Callable[[Path], None], tuple[type[QstoreError], str | None, dict[str, Any]]] = {
+    _format_error: (FormatError, "BINDING_SETUP_FAILED", {"found": "no file", "supported": "localkv.v1"}),
+    _busy: (StoreBusy, None, {}),
+    _full: (StoreFull, None, {}),
+    _stale_lease: (StaleLease, "QUEUE_OPERATION_FAILED", {"seq": 1}),
+    _stale_receipt: (StaleReceipt, "QUEUE_OPERATION_FAILED", {"id": 1}),
+    _invalid: (InvalidInput, "INVALID_INPUT", {"field": "key"}),
+    _invalid_type: (InvalidType, "INVALID_INPUT", {"field": "key"}),
+    _too_large: (PayloadTooLarge, "INVALID_INPUT", {"field": "payload", "size": 65_537, "limit": 65_536}),
+    _undecodable: (UndecodablePayload, None, {"id": 1, "raw": "a"}),
+    _unsupported: (BackendUnsupported, None, {}),
+}
+
+
+@pytest.mark.parametrize("raising", RAISE, ids=lambda raising: raising.__name__[1:])
+def test_an_error_carries_its_code_and_data_here_and_out_of_another_process(
+    raising: Callable[[Path], None], tmp_path: Path
+) -> None:
+    kind, code, data = RAISE[raising]
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    with pytest.raises(kind) as caught:
+        raising(tmp_path / "here")
+    here = caught.value
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        with pytest.raises(kind) as caught:
+            pool.apply_async(raising, (tmp_path / "there",)).get(60)
+        pool.close()
+        pool.join()
+    for error in (here, caught.value, pickle.loads(pickle.dumps(here))):
+        assert type(error) is kind
+        assert error.code == code
+        assert {name: getattr(error, name) for name in data} == data
+        assert str(error)
+    assert str(caught.value).replace(str(tmp_path / "there"), str(tmp_path / "here")) == str(here)
+    assert str(pickle.loads(pickle.dumps(here))) == str(here)
+
+
+@pytest.mark.parametrize("raising", [_busy, _full], ids=["busy", "full"])
+def test_an_error_of_the_database_is_the_cause_of_its_translation(
+    raising: Callable[[Path], None], tmp_path: Path
+) -> None:
+    with pytest.raises(QstoreError) as caught:
+        raising(tmp_path)
+    assert isinstance(caught.value.__cause__, sqlite3.Error)
+
+
+def test_a_message_never_shows_a_password(tmp_path: Path) -> None:
+    with pytest.raises(BackendUnsupported) as caught:
+        _unsupported(tmp_path)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_full_store_is_store_full_with_nothing_half_written_and_goes_on_after_an_ack(
+    host: Host, clock: ManualClock
+) -> None:
+    """SQLite keeps the page limit for each connection, so that a transaction of the host's own has it."""
+    transport = host.joined("transport", clock=clock)
+    [(pages,)] = host.sql("transport", "PRAGMA page_count")
+    host.bind.execute(text(f"PRAGMA max_page_count = {pages + 4}"))
+    host.bind.commit()
+    big = Event(kind="big", data={"x": "x" * 3000})
+    published = 0
+    with suppress(StoreFull):
+        while published < 50:
+            transport.publish(f"g{published}", big)
+            host.bind.commit()
+            published += 1
+    host.bind.rollback()
+    assert 0 < published < 50
+    with unchanged(host, "transport"), pytest.raises(StoreFull):
+        transport.publish_many((f"m{n}", big) for n in range(10))
+    host.bind.rollback()
+    transport.ack(claim(transport))
+    host.bind.commit()
+    transport.publish("again", big)
+    host.bind.commit()
+    assert len(contents(host, "transport")["messages"]) == len(contents(host, "transport")["groups"]) == published
+
+
+def test_a_closed_repository_says_so(backend: Backend) -> None:
+    calls: list[tuple[Any, Callable[[Any], Any]]] = [
+        (backend.transport(), lambda it: it.publish("g", event("a"))),
+        (backend.localkv(), lambda it: it.get("k")),
+        (backend.localqueue(), lambda it: it.receive()),
+    ]
+    for repository, call in calls:
+        repository.close()
+        repository.close()
+        with pytest.raises(QstoreError, match="closed"):
+            call(repository)

@@ -1,0 +1,179 @@
+"""localqueue.v1: what a send writes. The seed's "Send", "Purge" and "Timestamps"; semantics 25 and 28."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import IntEnum
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from qstore import InvalidInput, PayloadTooLarge
+from tests.backends import Backend, ManualClock
+from tests.contract.contents import unchanged
+
+STORED = "SELECT payload_type, payload_data FROM {messages} ORDER BY id"
+
+
+class Order(BaseModel):
+    name: str
+    amount: float = 1.0
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+def test_send_inserts_one_message_that_is_due_at_once_and_returns_its_id(backend: Backend, clock: ManualClock) -> None:
+    clock.now = 1_700_000_000.123
+    id = backend.localqueue(clock=clock).send("hello")
+    assert backend.sql("localqueue", "SELECT * FROM {messages}") == [
+        (id, "text", "hello", 1_700_000_000_123, 1_700_000_000_123, 0, None)
+    ]
+
+
+PAYLOADS: list[tuple[Any, str, str]] = [
+    ("hello", "text", "hello"),
+    ("", "text", ""),
+    ('{"a":1}', "text", '{"a":1}'),
+    (" \n\u2028 ünï😀", "text", " \n\u2028 ünï😀"),
+    (None, "json", "null"),
+    (True, "json", "true"),
+    (0, "json", "0"),
+    (-0.0, "json", "-0.0"),
+    (1.0, "json", "1.0"),
+    (0.1, "json", "0.1"),
+    (1e300, "json", "1e+300"),
+    (10**39 + 1, "json", str(10**39 + 1)),
+    (2**63, "json", str(2**63)),
+    ([], "json", "[]"),
+    ({}, "json", "{}"),
+    ((1, 2), "json", "[1,2]"),
+    (Level.HIGH, "json", "3"),
+    (["ünï😀", '"', "\n"], "json", '["ünï😀","\\"","\\n"]'),
+    ({"z": 1, "a": [1.0, {"b": None}]}, "json", '{"z":1,"a":[1.0,{"b":null}]}'),
+    ({"": ""}, "json", '{"":""}'),
+    (Order(name="ä"), "json", '{"name":"ä","amount":1.0}'),
+]
+
+
+@pytest.mark.parametrize(("payload", "payload_type", "payload_data"), PAYLOADS, ids=[repr(p[0]) for p in PAYLOADS])
+def test_text_is_stored_as_it_is_and_anything_else_as_compact_json(
+    backend: Backend, payload: Any, payload_type: str, payload_data: str
+) -> None:
+    queue = backend.localqueue()
+    queue.send(payload)
+    queue.send_many([payload])
+    assert backend.sql("localqueue", STORED) == [(payload_type, payload_data)] * 2
+    assert backend.sql("localqueue", "SELECT DISTINCT typeof(payload_data) FROM {messages}") == [("text",)]
+
+
+def test_json_of_a_number_longer_than_python_converts_is_stored_or_refused_by_name(backend: Backend) -> None:
+    """Semantics 25: numbers are unchanged. 65,536 bytes are allowed; Python stops at 4,300 digits."""
+    queue = backend.localqueue()
+    expected = []
+    with suppress(InvalidInput):
+        queue.send({"n": 10**5000})
+        expected = [("json", f'{{"n":1{"0" * 5000}}}')]
+    assert backend.sql("localqueue", STORED) == expected
+
+
+SIZES: dict[str, tuple[Any, int]] = {
+    "text": ("x" * 65_536, 65_536),
+    "wide text": ("😀" * 16_384, 65_536),
+    "json": (["x" * 65_532], 65_536),
+    "wide json": (["é" * 32_766], 65_536),
+    "model": (Order(name="x" * (65_536 - len('{"name":"","amount":1.0}'))), 65_536),
+}
+
+
+@pytest.mark.parametrize(("payload", "size"), SIZES.values(), ids=SIZES)
+def test_65_536_bytes_of_stored_utf_8_are_allowed(backend: Backend, payload: Any, size: int) -> None:
+    queue = backend.localqueue()
+    queue.send(payload)
+    queue.send_many([payload, payload])
+    sql = "SELECT DISTINCT length(CAST(payload_data AS BLOB)) FROM {messages}"
+    assert backend.sql("localqueue", sql) == [(size,)]
+
+
+TOO_LARGE: dict[str, tuple[Any, int]] = {
+    "text": ("x" * 65_537, 65_537),
+    "wide text": ("😀" * 16_384 + "x", 65_537),
+    "20,000 emoji": ("😀" * 20_000, 80_000),
+    "json": (["x" * 65_533], 65_537),
+    "model": (Order(name="x" * (65_537 - len('{"name":"","amount":1.0}'))), 65_537),
+}
+
+
+@pytest.mark.parametrize(("payload", "size"), TOO_LARGE.values(), ids=TOO_LARGE)
+def test_one_byte_more_is_too_large_and_nothing_is_stored(backend: Backend, payload: Any, size: int) -> None:
+    queue = backend.localqueue()
+    for send in (lambda: queue.send(payload), lambda: queue.send_many(["fits", payload])):
+        with unchanged(backend, "localqueue"), pytest.raises(PayloadTooLarge, match="65,536") as caught:
+            send()
+        error = caught.value
+        assert (error.field, error.size, error.limit, error.code) == ("payload", size, 65_536, "INVALID_INPUT")
+
+
+def test_send_many_appends_in_order_and_returns_each_id(backend: Backend, clock: ManualClock) -> None:
+    queue = backend.localqueue(clock=clock)
+    first = queue.send("first")
+    payloads: list[Any] = ["a", {"b": 1}, Order(name="c")]
+    ids = queue.send_many(payload for payload in payloads)
+    assert first < ids[0] < ids[1] < ids[2]
+    rows = backend.sql("localqueue", "SELECT id, enqueued_at FROM {messages} ORDER BY id")
+    assert rows == [(id, 1_700_000_000_000) for id in (first, *ids)]
+    received = queue.receive(10)
+    assert [message.payload for message in received] == ["first", "a", {"b": 1}, {"name": "c", "amount": 1.0}]
+
+
+def test_send_many_of_nothing_is_no_ids(backend: Backend) -> None:
+    assert backend.localqueue().send_many([]) == []
+
+
+@pytest.mark.parametrize("payloads", ["text", {"a": 1}, Order(name="x"), b"abc", bytearray(b"a"), None, 5])
+def test_send_many_refuses_what_is_one_payload_or_none(backend: Backend, payloads: Any) -> None:
+    """Each of these would be taken apart, or fail in the middle of the library."""
+    queue = backend.localqueue()
+    with unchanged(backend, "localqueue"), pytest.raises(TypeError) as caught:
+        queue.send_many(payloads)
+    assert getattr(caught.value, "field", None) == "payloads"
+
+
+def test_send_many_writes_nothing_if_its_iterable_fails_half_way(backend: Backend) -> None:
+    queue = backend.localqueue()
+
+    def payloads() -> Iterator[str]:
+        yield "a"
+        raise LookupError("no more")
+
+    with unchanged(backend, "localqueue"), pytest.raises(LookupError, match="no more"):
+        queue.send_many(payloads())
+
+
+def test_purge_removes_every_message_visible_or_in_flight_and_counts_them(backend: Backend) -> None:
+    queue = backend.localqueue()
+    assert queue.purge() == 0
+    queue.send_many(["a", "b", "c"])
+    queue.receive(1)
+    assert queue.purge() == 3
+    assert backend.sql("localqueue", "SELECT * FROM {messages}") == []
+    assert backend.sql("localqueue", "SELECT * FROM {meta}") == [("format", "localqueue.v1")]
+
+
+@pytest.mark.parametrize("emptied", ["purge", "ack"])
+def test_an_id_is_never_reused_after_the_queue_was_emptied(backend: Backend, emptied: str) -> None:
+    queue = backend.localqueue()
+    highest = max(queue.send_many(["a", "b"]))
+    received = queue.receive(2)
+    if emptied == "purge":
+        queue.purge()
+    else:
+        for message in received:
+            queue.ack(message.receipt_handle)
+    assert queue.send("c") > highest
+    for message in received:
+        queue.ack(message.receipt_handle)
+    assert [message.payload for message in queue.receive(5)] == ["c"]

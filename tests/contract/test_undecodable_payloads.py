@@ -1,0 +1,140 @@
+"""Rows that do not decode block nobody, and nothing but JSON is ever deserialised. Semantics 9 and 10."""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from qstore import UndecodablePayload
+from tests.backends import Backend
+from tests.contract.events import claim, drained, event
+
+BROKEN = ["", "{", "null", '"text"', "[]", '{"kind": NaN}', '{"kind": 1}', "\u2028", "{} {}"]
+
+
+@pytest.mark.parametrize("raw", BROKEN)
+@pytest.mark.parametrize("settle", ["ack", "nack", "park", "extend"])
+def test_an_event_that_does_not_decode_blocks_nobody_and_can_be_settled(
+    backend: Backend, raw: str, settle: str
+) -> None:
+    transport = backend.transport()
+    bad = transport.publish("g", event("bad"))
+    transport.publish_many([("g", event("behind")), ("h", event("other"))])
+    backend.sql("transport", "UPDATE {messages} SET event = ? WHERE seq = ?", raw, bad)
+    lease = claim(transport)
+    assert (lease.seq, lease.group_id) == (bad, "g")
+    for _ in range(2):
+        with pytest.raises(UndecodablePayload) as caught:
+            _ = lease.event
+        assert (caught.value.id, caught.value.raw) == (bad, raw)
+    assert raw == "" or "event" not in repr(lease)
+    match settle:
+        case "ack":
+            transport.ack(lease)
+            assert drained(transport) == ["other", "behind"]
+        case "nack":
+            transport.nack(lease)
+            assert drained_but(transport, bad) == ["other"]
+        case "park":
+            transport.nack(lease, delay=60)
+            assert drained(transport) == ["other"]
+        case _:
+            assert transport.extend(lease, 60).seq == bad
+            assert drained(transport) == ["other"]
+
+
+def drained_but(transport: Any, bad: int) -> list[str]:
+    """Drain until the bad message comes again."""
+    kinds = []
+    while (lease := claim(transport)).seq != bad:
+        kinds.append(lease.event.kind)
+        transport.ack(lease)
+    return kinds
+
+
+def test_an_event_that_is_not_utf_8_is_told_as_bytes_when_it_is_asked_for(backend: Backend) -> None:
+    transport = backend.transport()
+    seq = transport.publish("g", event("a"))
+    backend.sql("transport", "UPDATE {messages} SET event = CAST(x'7BFF7D' AS TEXT)")
+    lease = claim(transport)
+    with pytest.raises(UndecodablePayload) as caught:
+        _ = lease.event
+    assert (caught.value.id, caught.value.raw) == (seq, b"{\xff}")
+    transport.ack(lease)
+
+
+BAD_ROWS: dict[str, tuple[str, str]] = {
+    "broken JSON": ("'json'", "char(123)"),
+    "NaN": ("'json'", "'[NaN]'"),
+    "Infinity": ("'json'", "'-Infinity'"),
+    "empty JSON": ("'json'", "''"),
+    "deep JSON": ("'json'", "'" + "[" * 100_000 + "'"),
+    "another type": ("'pickle'", "'x'"),
+    "no UTF-8": ("'text'", "CAST(x'FF' AS TEXT)"),
+    "JSON of no UTF-8": ("'json'", "CAST(x'22FF22' AS TEXT)"),
+}
+
+
+@pytest.mark.parametrize(("payload_type", "payload_data"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_a_payload_that_does_not_decode_blocks_nobody_and_can_be_settled(
+    backend: Backend, payload_type: str, payload_data: str
+) -> None:
+    queue = backend.localqueue()
+    ids = queue.send_many(["bad", "good"])
+    backend.sql(
+        "localqueue",
+        f"UPDATE {{messages}} SET payload_type = {payload_type}, payload_data = {payload_data} WHERE id = ?",
+        ids[0],
+    )
+    bad, good = queue.receive(2)
+    assert (bad.id, good.payload) == (ids[0], "good")
+    for _ in range(2):
+        with pytest.raises(UndecodablePayload) as caught:
+            _ = bad.payload
+        assert caught.value.id == bad.id
+        [(raw,)] = backend.sql("localqueue", "SELECT CAST(payload_data AS BLOB) FROM {messages} WHERE id = ?", bad.id)
+        found = caught.value.raw
+        assert (found.encode() if isinstance(found, str) else found) == raw
+    queue.nack(bad.receipt_handle)
+    [again] = queue.receive(5)
+    assert (again.id, again.attempt) == (bad.id, 2)
+    queue.ack(again.receipt_handle)
+    queue.ack(good.receipt_handle)
+    assert backend.sql("localqueue", "SELECT * FROM {messages}") == []
+
+
+def test_a_pickle_is_never_loaded(backend: Backend) -> None:
+    loaded = pickle.dumps(_Bomb()).decode("latin-1")
+    queue, transport, kv = backend.localqueue(), backend.transport(), backend.localkv()
+    queue.send_many(["a", "b"])
+    sql = "UPDATE {messages} SET payload_type = ?, payload_data = ? WHERE id = ?"
+    backend.sql("localqueue", sql, "json", loaded, 1)
+    backend.sql("localqueue", sql, "pickle", loaded, 2)
+    transport.publish("g", event("a"))
+    backend.sql("transport", "UPDATE {messages} SET event = ?", loaded)
+    kv.put("k", loaded.encode("latin-1"))
+    for message in queue.receive(2):
+        with pytest.raises(UndecodablePayload):
+            _ = message.payload
+    with pytest.raises(UndecodablePayload):
+        _ = claim(transport).event
+    assert kv.get("k") == loaded.encode("latin-1")
+
+
+class _Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, ("raise SystemExit('a pickle was loaded')",)
+
+
+@pytest.mark.parametrize("store", ["transport", "localqueue", "localkv"])
+def test_a_database_of_utf_16_is_refused(backend: Backend, store: str) -> None:
+    """Its texts have other bytes and another order than the formats are made for."""
+    with closing(sqlite3.connect(backend.path(store))) as connection:
+        connection.executescript("PRAGMA encoding = 'UTF-16le'; CREATE TABLE t (c); DROP TABLE t;")
+    with pytest.raises(FormatError) as refused:
+        getattr(backend, store)()
+    assert refused.value.found == "UTF-16le"
