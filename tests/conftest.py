@@ -32,6 +32,12 @@ def shared_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[B
         yield backend
 
 
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of the collections after each test: they take a fifth of the time then."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_leaked_connections() -> Iterator[None]:
     """Fail a test that leaves a connection to the garbage collector."""

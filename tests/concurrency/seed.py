@@ -149,13 +149,22 @@ class SeedTransport(_Seed):
 
 
 class ForgivingSeedTransport(SeedTransport):
-    """The seed with the one exception that qstore makes: a `last_claimed_at` that lies in the future counts as now."""
+    """The seed with the one exception that qstore makes: a `last_claimed_at` that lies in the future counts as now.
+
+    It does so from the first claim that meets it on. If it counted as each claim's own now, its group would lose to a
+    busy one for as long as ever.
+    """
 
     SELECT = SeedTransport.SELECT.replace("ORDER BY g.last_claimed_at ASC", "ORDER BY MIN(g.last_claimed_at, ?4) ASC")
 
     def select(self, now: float, min_priority: int) -> tuple[int, str, str] | None:
         rows = self.connection.execute(self.SELECT, (now, now, min_priority, now)).fetchall()
         return rows[0] if rows else None
+
+    def claim(self, worker_id: str, visibility: float, min_priority: int = 0) -> SeedLease | None:
+        now = self.clock()
+        self.connection.execute("UPDATE groups SET last_claimed_at = ? WHERE last_claimed_at > ?", (now, now))
+        return super().claim(worker_id, visibility, min_priority)
 
 
 class SeedLocalKv(_Seed):

@@ -179,21 +179,21 @@ def _set_state(seed: SeedTransport, random: Random, steps: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"),
+    ("name", "right", "wrong"),
     [
-        ("lock_expiry >= :now)", "lock_expiry > :now)"),
-        ("locked_by IS NOT NULL AND lock_expiry", "locked_by != '__parked__' AND lock_expiry"),
-        ("g.priority >= :min_priority", "g.priority > :min_priority - 2"),
-        (" ASC, m.seq ASC", " ASC, g.group_id ASC, m.seq ASC"),
-        ("CASE WHEN g.last_claimed_at > :now THEN :now ELSE g.last_claimed_at END", "g.last_claimed_at"),
+        ("CLAIM", "lock_expiry >= :now)", "lock_expiry > :now)"),
+        ("CLAIM", "locked_by IS NOT NULL AND lock_expiry", "locked_by != '__parked__' AND lock_expiry"),
+        ("CLAIM", "g.priority >= :min_priority", "g.priority > :min_priority - 2"),
+        ("CLAIM", " ASC, m.seq ASC", " ASC, g.group_id ASC, m.seq ASC"),
+        ("SETTLE_STAMPS", "last_claimed_at > :now", "last_claimed_at > :now + 1"),
     ],
 )
 def test_the_histories_catch_a_claim_that_differs(
-    native_pair: Pair, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
+    native_pair: Pair, monkeypatch: pytest.MonkeyPatch, name: str, right: str, wrong: str
 ) -> None:
-    text = statements.CLAIM._text
+    text = getattr(statements, name)._text
     assert right in text
-    monkeypatch.setattr(statements, "CLAIM", Statement(text.replace(right, wrong)))
+    monkeypatch.setattr(statements, name, Statement(text.replace(right, wrong)))
     assert histories.first_failure(native_pair.run, within=100) is not None
 
 

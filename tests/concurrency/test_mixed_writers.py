@@ -17,15 +17,12 @@ from tests.concurrency import ledger
 from tests.concurrency.ledger import Entry, Holding
 from tests.concurrency.processes import CONTEXT, children
 from tests.concurrency.seed import SeedLocalKv, SeedLocalQueue, SeedTransport, rows
-from tests.concurrency.workers import LEASE, put_worker, queue_worker, transport_worker
+from tests.concurrency.workers import ENOUGH, LEASE, put_worker, queue_worker, transport_worker
 
-SECONDS = float(os.environ.get("QSTORE_TEST_SECONDS", "8"))
+SECONDS = float(os.environ.get("QSTORE_TEST_SECONDS", "10"))
 KINDS = ("seed", "qstore", "seed", "qstore")
 KILLED = 2
 """The first of each kind is killed half-way."""
-
-ENOUGH = 10
-"""Messages that each process takes through before any is killed."""
 
 
 def _later() -> float:

@@ -61,6 +61,10 @@ def test_workers_that_outstay_their_leases_break_neither_order_nor_exclusivity(t
     assert any(ledger.ids(ledger.read(path), "stale") for path in ledgers), "no lease lapsed: nothing was tried"
 
 
+READ_FIRST = Statement("SELECT 1 FROM {groups} WHERE last_claimed_at > :now")
+"""In place of the claim's first statement, which would take the write lock by itself."""
+
+
 def test_the_ledgers_catch_an_ack_without_a_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seed's ack: a late worker deletes a message that another one holds, and opens its group to a third."""
     fenced = "AND locked_by = :worker_id AND lock_expiry = :lock_expiry"
@@ -80,6 +84,7 @@ def test_the_ledgers_catch_a_claim_that_takes_the_write_lock_only_when_it_writes
         driver.commit()
 
     monkeypatch.setattr(binding, "by_hand", written_before_locked)
+    monkeypatch.setattr(statements, "SETTLE_STAMPS", READ_FIRST)
     with (
         TransportRepository.open(tmp_path / "transport.sqlite", event_type=str) as transport,
         pytest.raises(AssertionError),
@@ -101,6 +106,7 @@ def test_the_ledgers_catch_a_deferred_transaction_that_is_refused_without_waitin
             raise
 
     monkeypatch.setattr(binding, "by_hand", deferred)
+    monkeypatch.setattr(statements, "SETTLE_STAMPS", READ_FIRST)
     with (
         TransportRepository.open(tmp_path / "transport.sqlite", event_type=str) as transport,
         pytest.raises(AssertionError, match="did not wait"),

@@ -26,20 +26,25 @@ PATIENCE = 4.5
 """Seconds. Who waits for the write lock waits 5; an operation that is refused sooner never waited for it."""
 
 
+ENOUGH = 10
+"""Messages that each worker takes through before anybody is killed, so that there is something to check."""
+
+
 def transport_worker(ready: Ready, kind: str, store: Path, ledger: Path, seconds: float, seed: int) -> None:
-    """Publish, claim and ack until the time is over."""
+    """Publish, claim and ack until the time is over and `ENOUGH` are acked, however seldom the lock was had."""
     with _transport(kind, store) as (transport, encode), Ledger(ledger) as notes:
         ready()
         deadline = time.monotonic() + seconds
         random = Random(seed)
-        while time.monotonic() < deadline:
+        acked = 0
+        while time.monotonic() < deadline or acked < ENOUGH:
             if random.random() < 0.5:
                 group = f"group {random.randrange(8)}"
                 began = time.monotonic()
                 seq = again_while_busy(partial(transport.publish, group, encode("event")))
                 notes.note("sent", seq, group, began)
             else:
-                claim_and_ack(transport, notes, LEASE, f"{kind} {seed}", hold=random.choice((0, 0, 0.001)))
+                acked += claim_and_ack(transport, notes, LEASE, f"{kind} {seed}", hold=random.choice((0, 0, 0.001)))
 
 
 def draining_worker(ready: Ready, store: Path, ledger: Path, messages: int, groups: int, seed: int) -> None:
@@ -96,12 +101,13 @@ def claim_and_ack(transport: Any, notes: Ledger, lease: float, worker: str, hold
 
 
 def queue_worker(ready: Ready, kind: str, directory: Path, ledger: Path, seconds: float, seed: int) -> None:
-    """Send, receive and ack until the time is over."""
+    """Send, receive and ack until the time is over and `ENOUGH` are acked, however seldom the lock was had."""
     random = Random(seed)
     with _queue(kind, directory) as queue, Ledger(ledger) as notes:
         ready()
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        acked = 0
+        while time.monotonic() < deadline or acked < ENOUGH:
             began = time.monotonic()
             if random.random() < 0.5:
                 notes.note("sent", again_while_busy(lambda: queue.send("payload")), "", began)
@@ -114,6 +120,7 @@ def queue_worker(ready: Ready, kind: str, directory: Path, ledger: Path, seconds
                 notes.note("settling", message.id, str(message.id), began)
                 again_while_busy(partial(queue.ack, message.receipt_handle))
                 notes.note("acked", message.id, str(message.id), began)
+                acked += 1
 
 
 def put_worker(ready: Ready, kind: str, directory: Path, barrier: Any, keys: list[str], name: bytes) -> list[str]:

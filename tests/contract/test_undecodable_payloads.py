@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qstore import UndecodablePayload
+from qstore import FormatError, UndecodablePayload
 from tests.backends import Backend
 from tests.contract.events import claim, drained, event
 
