@@ -155,7 +155,7 @@ class ForgivingSeedTransport(SeedTransport):
     busy one for as long as ever.
     """
 
-    SELECT = SeedTransport.SELECT.replace("ORDER BY g.last_claimed_at ASC", "ORDER BY MIN(g.last_claimed_at, ?4) ASC")
+    SELECT = SeedTransport.SELECT.replace("ORDER BY g.last_claimed_at ASC", "ORDER BY MIN(g.last_claimed_at, ?) ASC")
 
     def select(self, now: float, min_priority: int) -> tuple[int, str, str] | None:
         rows = self.connection.execute(self.SELECT, (now, now, min_priority, now)).fetchall()
@@ -185,7 +185,7 @@ expires_at INTEGER -- unix epoch MILLISECONDS, NULL = no expiry
             """INSERT INTO kv (key, value, expires_at) VALUES (?1, ?2, ?3)
 ON CONFLICT(key) DO UPDATE SET value = ?2, expires_at = ?3
 WHERE kv.expires_at IS NOT NULL AND kv.expires_at <= ?4;""",
-            (key, value, expires_at, int(self.clock() * 1000)),
+            numbered(key, value, expires_at, int(self.clock() * 1000)),
         )
         return changed.rowcount == 1
 
@@ -215,7 +215,7 @@ receipt_handle TEXT -- UUID of the CURRENT delivery, NULL if never delivered
         cursor = self.connection.execute(
             """INSERT INTO messages (payload_type, payload_data, enqueued_at, visible_at, attempt)
 VALUES (?1, ?2, ?3, ?3, 0);""",
-            (payload_type, payload_data, self.now()),
+            numbered(payload_type, payload_data, self.now()),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid
@@ -225,14 +225,14 @@ VALUES (?1, ?2, ?3, ?3, 0);""",
         with self._immediate():
             now = self.now()
             due = "SELECT id FROM messages WHERE visible_at <= ?1 ORDER BY enqueued_at,\nid LIMIT ?2"
-            for (id,) in self.connection.execute(due, (now, max_messages)).fetchall():
+            for (id,) in self.connection.execute(due, numbered(now, max_messages)).fetchall():
                 uuid = str(uuid4())
                 [(payload_type, payload_data, attempt)] = self.connection.execute(
                     """UPDATE messages
 SET visible_at = ?1, attempt = attempt + 1,
 receipt_handle = ?2 WHERE id = ?3
 RETURNING payload_type, payload_data, attempt;""",
-                    (now + int(visibility_timeout * 1000), uuid, id),
+                    numbered(now + int(visibility_timeout * 1000), uuid, id),
                 ).fetchall()
                 received.append(SeedMessage(id, f"{id}:{uuid}", attempt, payload_type, payload_data))
         return received
@@ -253,10 +253,15 @@ RETURNING payload_type, payload_data, attempt;""",
         if not (id.isdecimal() and uuid):
             return
         with self._immediate():
-            if self.connection.execute(statement, (int(id), uuid, *more)).rowcount:
+            if self.connection.execute(statement, numbered(int(id), uuid, *more)).rowcount:
                 return
-            if self.connection.execute("SELECT 1 FROM messages WHERE id = ?1", (int(id),)).fetchall():
+            if self.connection.execute("SELECT 1 FROM messages WHERE id = ?1", numbered(int(id))).fetchall():
                 raise StaleInSeed(receipt_handle)
+
+
+def numbered(*values: object) -> dict[str, object]:
+    """Values for `?1`, `?2`, …, which the driver takes for names."""
+    return {str(number): value for number, value in enumerate(values, 1)}
 
 
 def rows(path: Path, statement: str) -> list[tuple[object, ...]]:

@@ -40,7 +40,7 @@ TABLES = {"transport": ("messages", "groups"), "localkv": ("meta", "kv"), "local
 
 NOW = 1_700_000_000
 
-Script = Sequence[tuple[str, Sequence[Any]]]
+Script = Sequence[tuple[str, Sequence[Any] | dict[str, Any]]]
 
 SEND = "INSERT INTO messages (payload_type, payload_data, enqueued_at, visible_at, attempt) VALUES (?, ?, ?, ?, 0)"
 
@@ -63,6 +63,12 @@ UPDATE messages
 SET visible_at = ?1, attempt = attempt + 1,
 receipt_handle = ?2 WHERE id = ?3
 RETURNING payload_type, payload_data, attempt"""
+
+
+def numbered(*values: object) -> dict[str, object]:
+    """Values for `?1`, `?2`, …, which the driver takes for names."""
+    return {str(number): value for number, value in enumerate(values, 1)}
+
 
 FILLING: dict[str, Script] = {
     "transport": [
@@ -108,13 +114,13 @@ USING: dict[str, Script] = {
         ),
     ],
     "localkv": [
-        (PUT_IF_ABSENT, ("expired", b"taken over", None, NOW)),
+        (PUT_IF_ABSENT, numbered("expired", b"taken over", None, NOW)),
         ("SELECT key, value FROM kv WHERE key >= ? ORDER BY key", ("",)),
         ("DELETE FROM kv WHERE key = ?", ("expired",)),
     ],
     "localqueue": [
         ("SELECT id FROM messages WHERE visible_at <= ? ORDER BY enqueued_at, id LIMIT ?", (NOW * 1000, 10)),
-        (RECEIVE, (NOW * 1000 + 30_000, "uuid", 2)),
+        (RECEIVE, numbered(NOW * 1000 + 30_000, "uuid", 2)),
         ("DELETE FROM messages WHERE id = ? AND receipt_handle = ?", (2, "uuid")),
     ],
 }
