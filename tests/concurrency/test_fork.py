@@ -24,9 +24,9 @@ UNPROTECTED = "import qstore.engines.sqlite as sqlite; sqlite._children.watch = 
 
 
 def _run(scenario: str, directory: Path, end: str, code: str = SCENARIO) -> None:
-    """In a process that has no threads."""
+    """In a process that has no threads. Children that end without a close leave their own connection, as scripts do."""
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, scenario, str(directory), end],
+        [sys.executable, "-W", "error", "-W", "ignore::ResourceWarning", "-c", code, scenario, str(directory), end],
         cwd=ROOT,
         capture_output=True,
         text=True,
