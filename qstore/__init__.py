@@ -17,7 +17,9 @@ from qstore.errors import (
 )
 from qstore.localkv import LocalKvRepository, ScanPage
 from qstore.localqueue import LocalQueueRepository, ReceivedMessage
+from qstore.mount import MountedStores, mount
 from qstore.naming import NATIVE, Naming
+from qstore.session import write_session
 from qstore.transport import Event, Lease, TransportRepository
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "Lease",
     "LocalKvRepository",
     "LocalQueueRepository",
+    "MountedStores",
     "Naming",
     "PayloadTooLarge",
     "QstoreError",
@@ -46,5 +49,7 @@ __all__ = [
     "UndecodablePayload",
     "checkpoint",
     "log_size",
+    "mount",
     "open_engine",
+    "write_session",
 ]

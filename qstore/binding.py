@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, SingletonThreadPool, StaticPool
+from sqlalchemy import Connection, Delete, Engine, SingletonThreadPool, StaticPool, delete, table
 from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines
@@ -90,7 +90,9 @@ def bind_to(bind: Bind, naming: Naming, store: str, clock: Clock | None) -> Bind
     if isinstance(bind, Connection):
         return _JoinedBinding(lambda: bind, it)
     if isinstance(bind, (Session, scoped_session)):
-        return _JoinedBinding(bind.connection, it)
+        # A Session that sends readers to a replica, or has several engines, is told of a write to the store's table.
+        told = {"clause": _write_to(naming, store)}
+        return _JoinedBinding(lambda: bind.connection(bind_arguments=told), it)
     raise InvalidType.of("bind", bind, "a SQLAlchemy Engine, Connection or Session")
 
 
@@ -255,6 +257,12 @@ class _ConnectionTransaction:
 
     def change(self, statement: Statement, **binds: Any) -> int:
         return self._connection.execute(statement.clause(self._store.names), binds).rowcount
+
+
+def _write_to(naming: Naming, store: str) -> Delete:
+    name = naming.name(store, FORMATS[store].tables[-1])
+    mapped = {} if naming.metadata is None else {each.name: each for each in naming.metadata.tables.values()}
+    return delete(mapped.get(name, table(name)))
 
 
 def _missing(connection: Connection, names: Names) -> FormatError | None:

@@ -15,7 +15,7 @@ from qstore.errors import FormatError, InvalidInput, InvalidType, shown
 from qstore.formats import FORMATS
 from qstore.naming import NATIVE, Naming
 
-__all__ = ["Bind", "check", "current", "downgrade", "sql", "stamp", "store_of", "upgrade"]
+__all__ = ["Bind", "check", "current", "downgrade", "sql", "stamp", "store_of", "upgrade", "version_location"]
 
 T = TypeVar("T")
 
@@ -73,7 +73,9 @@ def check(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None =
                 wrong.append(f"{store}: its tables are missing; upgrade makes them")
             elif not found.complete:
                 wrong.append(f"{store}: a table, an index or the marker is missing; upgrade makes it")
-            if found.present and FORMATS[store].marker not in found.revisions:
+            # A mount without any note is looked after by the host's own revisions.
+            looked_after = naming.native or found.revisions
+            if found.present and looked_after and FORMATS[store].marker not in found.revisions:
                 wrong.append(f"{store}: revision {FORMATS[store].marker} is not noted; upgrade or stamp notes it")
         return tuple(wrong)
 
@@ -96,6 +98,15 @@ def sql(dialect: str = "sqlite", *, naming: Naming = NATIVE, stores: Iterable[st
     if naming.native and len(chosen) != 1:
         raise InvalidInput("stores", f"expected one of {', '.join(FORMATS)} (a native file holds one store)")
     return revisions.sql(dialect, naming, chosen)
+
+
+def version_location() -> str:
+    """The absolute path of the revisions, for `version_locations` of a host's Alembic.
+
+    The host's own `alembic upgrade heads` runs them then, under the prefix that `qstore_prefix` in its configuration
+    gives (without: `qstore_`), and notes them in the host's version table.
+    """
+    return os.path.join(revisions.location(), "versions")
 
 
 def store_of(path: str) -> str | None:

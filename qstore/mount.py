@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, overload
-from weakref import WeakKeyDictionary
 
 from pydantic import TypeAdapter
-from sqlalchemy import MetaData, Table, event
+from sqlalchemy import Integer, MetaData, Table, event
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import DeclarativeBase, DeclarativeMeta, registry
 from sqlalchemy.sql.elements import quoted_name
 
@@ -20,17 +20,16 @@ from qstore.localkv import LocalKvRepository
 from qstore.localqueue import LocalQueueRepository
 from qstore.naming import Naming
 from qstore.transport import Event, TransportRepository
+from qstore.transport.models import Int
 from qstore.transport.records import EventT
 
-__all__ = ["MountedStores", "mount"]
+__all__ = ["MountedStores", "mount", "namings_in"]
 
 CLASSES: dict[str, tuple[type[DeclarativeBase], ...]] = {
     "transport": (models.TransportMessage, models.TransportGroup),
     "localkv": (models.KvMeta, models.KvEntry),
     "localqueue": (models.QueueMeta, models.QueueMessage),
 }
-
-_mounted: WeakKeyDictionary[MetaData, dict[Naming, MountedStores]] = WeakKeyDictionary()
 
 
 class MountedStores:
@@ -101,16 +100,26 @@ def mount(
     metadata = base if isinstance(base, MetaData) else getattr(base, "metadata", None)
     if not isinstance(metadata, MetaData):
         raise InvalidType.of("base", base, "a declarative Base or a MetaData")
-    naming = Naming(prefix, schema)
+    naming = Naming(prefix, schema, metadata)
     wanted = (stores,) if isinstance(stores, str) else tuple(stores)
     if not wanted or not set(wanted) <= FORMATS.keys():
         raise InvalidInput("stores", f"expected some of {', '.join(FORMATS)}, found {', '.join(map(repr, wanted))}")
-    mounted = _mounted.setdefault(metadata, {}).setdefault(naming, MountedStores(naming))
+    mounted: MountedStores = _mounts(metadata).setdefault(naming, MountedStores(naming))
     classes = registry(metadata=metadata)
     for store in wanted:
         if store not in mounted.stores:
             mounted._add(store, metadata, classes)
     return mounted
+
+
+def namings_in(metadata: MetaData) -> set[Naming]:
+    """The mounts on a host's metadata."""
+    return set(_mounts(metadata))
+
+
+def _mounts(metadata: MetaData) -> dict[Naming, MountedStores]:
+    mounts: dict[Naming, MountedStores] = metadata.info.setdefault("qstore_mounts", {})
+    return mounts
 
 
 def _copied(native: Table, store: str, naming: Naming, metadata: MetaData) -> Table:
@@ -119,6 +128,9 @@ def _copied(native: Table, store: str, naming: Naming, metadata: MetaData) -> Ta
     if naming.schema is None and name in metadata.tables:
         raise InvalidInput("prefix", f"expected one that the host's tables leave free, found a table {name}")
     table = native.to_metadata(metadata, name=name, schema=naming.schema)  # type: ignore[arg-type]
+    for column in table.columns:
+        if isinstance(column.type.dialect_impl(sqlite.dialect()), Int):
+            column.type = Integer()  # the same to SQLite, and what a host's revision can spell
     for index in table.indexes:
         index.name = quoted_name(naming.name(store, str(index.name)), quote=None)
     if native.name == "meta":

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from sqlalchemy import MetaData
 
 from qstore.errors import InvalidInput, InvalidType, shown
 
 __all__ = ["NATIVE", "Names", "Naming"]
 
 # The longest name is prefix + "localqueue_idx_messages_visible" (31), and PostgreSQL cuts names at 63 bytes.
-_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,29}")
+PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,29}")
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
@@ -25,9 +27,11 @@ class Naming:
 
     prefix: str | None = None
     schema: str | None = None
+    metadata: MetaData | None = field(default=None, compare=False, repr=False)
+    """Where the tables are mapped (`mount`), for a Session that asks them which engine to use."""
 
     def __post_init__(self) -> None:
-        for field, value, pattern in (("prefix", self.prefix, _PREFIX), ("schema", self.schema, _SCHEMA)):
+        for field, value, pattern in (("prefix", self.prefix, PREFIX), ("schema", self.schema, _SCHEMA)):
             if value is None:
                 continue
             if not isinstance(value, str):

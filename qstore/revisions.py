@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
+from alembic import op
 from alembic.runtime.migration import MigrationContext, MigrationStep
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
@@ -137,16 +138,30 @@ def complete(connection: Connection, naming: Naming, stores: Stores) -> None:
 # What a revision calls. Its `given` is what run_migrations was given: ours, or nothing in a host's own environment.
 
 
-def create(fmt: Format, *, context: MigrationContext, naming: Naming, **_: Given) -> None:
+def create(fmt: Format, context: MigrationContext | None = None, naming: Naming | None = None, **_: Given) -> None:
     """Make a format's tables where they are missing, after a look at what is there."""
-    if not context.as_sql:
-        found(_connection(context), naming, fmt.store)
-    for statement in fmt.statements(naming.of(fmt.store), context.dialect.name):
-        context.execute(statement)
+    if context is None or naming is None:
+        context = op.get_context()
+        naming, _drop_data = _given_by_host()
+    with ExitStack() as locked:
+        if not context.as_sql:
+            locked.enter_context(write_locked(_connection(context)))
+            found(_connection(context), naming, fmt.store)
+        for statement in fmt.statements(naming.of(fmt.store), context.dialect.name):
+            context.execute(statement)
 
 
-def drop(fmt: Format, *, context: MigrationContext, naming: Naming, drop_data: bool = False, **_: Given) -> None:
+def drop(
+    fmt: Format,
+    context: MigrationContext | None = None,
+    naming: Naming | None = None,
+    drop_data: bool = False,
+    **_: Given,
+) -> None:
     """Drop a format's tables. InvalidInput if they hold rows and `drop_data` is False."""
+    if context is None or naming is None:
+        context = op.get_context()
+        naming, drop_data = _given_by_host()
     names = naming.of(fmt.store)
     if not context.as_sql:
         connection = _connection(context)
@@ -161,6 +176,16 @@ def drop(fmt: Format, *, context: MigrationContext, naming: Naming, drop_data: b
             )
     for table in reversed(fmt.tables):
         context.execute(f"DROP TABLE IF EXISTS {names[table]}")
+
+
+def _given_by_host() -> tuple[Naming, bool]:
+    """What a host's own Alembic says: `qstore_prefix`, `qstore_schema` in its configuration, and `-x drop_data=yes`."""
+    environment = op.get_context().environment_context
+    if environment is None:
+        return Naming("qstore_"), False
+    option = environment.config.get_main_option
+    naming = Naming(option("qstore_prefix") or "qstore_", option("qstore_schema"))
+    return naming, environment.get_x_argument(as_dictionary=True).get("drop_data") == "yes"
 
 
 def _count(connection: Connection, names: Names, table: str) -> int:

@@ -143,9 +143,14 @@ def _marker(query: Query, meta: str, tables: set[str]) -> object:
 
 
 def _revisions(query: Query, naming: Naming, tables: set[str]) -> frozenset[str]:
-    if naming.version_table.lower() not in tables:
-        return frozenset()
-    return frozenset(str(row[0]) for row in query(f"SELECT version_num FROM {_quoted(naming.version_table)}"))  # noqa: S608  as above
+    """The revisions that are noted: in qstore's own version table, or in the host's where its Alembic runs them."""
+    versions = {naming.version_table.lower(), *(() if naming.native else ("alembic_version",))} & tables
+    return frozenset(
+        str(revision)
+        for table in versions
+        for (revision,) in query(f"SELECT version_num FROM {_quoted(table)}")  # noqa: S608  as above
+        if table != "alembic_version" or str(revision).partition(".")[0] in ("transport", "localkv", "localqueue")
+    )
 
 
 def _indexed(query: Query, name: str, kinds: dict[str, str], fmt: Format, target: str) -> bool:
@@ -174,7 +179,15 @@ def _index(query: Query, name: str) -> tuple[str, ...]:
 
 def _table(query: Query, table: str) -> _Table:
     columns = tuple(
-        _Column(name, kind.upper(), bool(notnull), default, key, hidden, _exact(query, table, name))
+        _Column(
+            name,
+            "INTEGER" if kind.upper() == "INT" else kind.upper(),
+            bool(notnull),
+            default,
+            key,
+            hidden,
+            _exact(query, table, name),
+        )
         for _, name, kind, notnull, default, key, hidden in query(f"PRAGMA table_xinfo({_quoted(table)})")
     )
     unique = frozenset(_index(query, index[1]) for index in query(f"PRAGMA index_list({_quoted(table)})") if index[2])

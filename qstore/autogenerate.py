@@ -1,0 +1,99 @@
+"""What a host's `alembic revision --autogenerate` makes of qstore's tables. Alembic (from 1.18 on) finds this itself.
+
+qstore's own revisions look after its tables, so that the host's neither drop nor create them, nor the version table.
+Only where neither the runner nor the branch of revisions is in use, the host's create them, marker included.
+Nothing of Alembic is imported before it calls: it imports this while it is imported itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sqlalchemy import Connection, MetaData
+
+from qstore.formats import FORMATS
+from qstore.naming import PREFIX, Naming
+
+__all__ = ["guard", "include_name", "names_of", "setup"]
+
+
+def setup(plugin: Any) -> None:
+    """Register with Alembic, to come after all its own comparisons of a schema."""
+    from alembic.util import DispatchPriority  # noqa: PLC0415
+
+    plugin.add_autogenerate_comparator(guard, "schema", priority=DispatchPriority.LAST)
+
+
+def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
+    """Take qstore's tables out of what a host's revision would do, or give it what Alembic cannot see of them."""
+    from qstore.mount import namings_in  # noqa: PLC0415
+
+    tables = autogen_context.sorted_tables
+    in_metadata = {table.name for table in tables}
+    in_database = set(autogen_context.inspector.get_table_names())
+    namings = {Naming("qstore_"), *_noted(autogen_context.connection, in_database)}
+    namings |= {naming for metadata in {table.metadata for table in tables} for naming in namings_in(metadata)}
+    ours = {name for naming in namings for name in names_of(naming)}
+    looked_after = _branch_in_use(autogen_context) or any(naming.version_table in in_database for naming in namings)
+    kept = []
+    for operation in upgrade_ops.ops:
+        name = getattr(operation, "table_name", None)
+        if name not in ours:
+            kept.append(operation)
+        elif name in in_metadata and (name in in_database or not looked_after):
+            kept += [operation, *_markers(operation, namings)]
+    upgrade_ops.ops[:] = kept
+
+
+def include_name(metadata: MetaData, naming: Naming | None = None) -> Callable[[str | None, str, Any], bool]:
+    """Guard a host's autogenerate before Alembic 1.18: `context.configure(…, include_name=include_name(metadata))`.
+
+    Hides qstore's version table, and those of its tables that are not in the host's metadata.
+    """
+    hidden = names_of(naming or Naming("qstore_")) - {table.name for table in metadata.tables.values()}
+    return lambda name, kind, _parents: kind != "table" or name not in hidden
+
+
+def names_of(naming: Naming) -> set[str]:
+    """All tables of a mount, its version table included."""
+    return {
+        naming.version_table,
+        *(naming.name(store, table) for store, fmt in FORMATS.items() for table in fmt.tables),
+    }
+
+
+def _noted(connection: Connection, tables: set[str]) -> Iterator[Naming]:
+    """The mounts whose version tables are in the database, whatever their prefixes."""
+    markers = {fmt.marker for fmt in FORMATS.values()}
+    for table in tables:
+        prefix = table.removesuffix("alembic_version")
+        if prefix not in ("", table) and PREFIX.fullmatch(prefix):
+            rows = connection.exec_driver_sql(f'SELECT version_num FROM "{table}"').scalars().all()  # noqa: S608  a checked name
+            if rows and set(rows) <= markers:
+                yield Naming(prefix)
+
+
+def _branch_in_use(autogen_context: Any) -> bool:
+    script = autogen_context.migration_context.script
+    return script is not None and any(
+        fmt.marker in {revision.revision for revision in script.walk_revisions()} for fmt in FORMATS.values()
+    )
+
+
+def _markers(operation: Any, namings: set[Naming]) -> Iterator[Any]:
+    """What follows the creation of a meta table."""
+    from alembic.operations import ops  # noqa: PLC0415
+
+    class Marker(ops.ExecuteSQLOp):
+        def reverse(self) -> ops.MigrateOperation:
+            return ops.ExecuteSQLOp(undo)
+
+    if not isinstance(operation, ops.CreateTableOp):
+        return
+    for naming in namings:
+        for store, fmt in FORMATS.items():
+            if fmt.marked and naming.name(store, "meta") == operation.table_name:
+                meta = naming.of(store)["meta"]
+                undo = f"DELETE FROM {meta} WHERE key = 'format'"  # noqa: S608  a quoted name, no value
+                yield Marker(f"INSERT INTO {meta} (key, value) VALUES ('format', '{fmt.marker}')")  # noqa: S608  as above
