@@ -28,11 +28,12 @@ def setup(plugin: Any) -> None:
 def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
     """Take qstore's tables out of what a host's revision would do, or give it what Alembic cannot see of them."""
     from qstore.mount import namings_in  # noqa: PLC0415
+    from qstore.revisions import naming_of_host  # noqa: PLC0415
 
     tables = autogen_context.sorted_tables
     in_metadata = {table.name for table in tables}
     in_database = set(autogen_context.inspector.get_table_names())
-    namings = {Naming("qstore_"), *_noted(autogen_context.connection, in_database)}
+    namings = {naming_of_host(autogen_context.migration_context), *_noted(autogen_context.connection, in_database)}
     namings |= {naming for metadata in {table.metadata for table in tables} for naming in namings_in(metadata)}
     ours = {name for naming in namings for name in names_of(naming)}
     looked_after = _branch_in_use(autogen_context) or any(naming.version_table in in_database for naming in namings)

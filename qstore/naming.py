@@ -31,14 +31,14 @@ class Naming:
     """Where the tables are mapped (`mount`), for a Session that asks them which engine to use."""
 
     def __post_init__(self) -> None:
-        for field, value, pattern in (("prefix", self.prefix, PREFIX), ("schema", self.schema, _SCHEMA)):
+        for name, value, pattern in (("prefix", self.prefix, PREFIX), ("schema", self.schema, _SCHEMA)):
             if value is None:
                 continue
             if not isinstance(value, str):
-                raise InvalidType.of(field, value, "str")
+                raise InvalidType.of(name, value, "str")
             if not pattern.fullmatch(value):
                 raise InvalidInput(
-                    field, f"expected ASCII letters, digits and underscores ({pattern.pattern}), found {shown(value)}"
+                    name, f"expected ASCII letters, digits and underscores ({pattern.pattern}), found {shown(value)}"
                 )
 
     @property

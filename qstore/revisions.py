@@ -35,6 +35,7 @@ __all__ = [
     "drop",
     "found",
     "location",
+    "naming_of_host",
     "script_directory",
     "sql",
     "stamp",
@@ -178,14 +179,20 @@ def drop(
         context.execute(f"DROP TABLE IF EXISTS {names[table]}")
 
 
+def naming_of_host(context: MigrationContext) -> Naming:
+    """The names that a host's Alembic configuration gives: `qstore_prefix` (without: `qstore_`) and `qstore_schema`."""
+    if context.environment_context is None:
+        return Naming("qstore_")
+    option = context.environment_context.config.get_main_option
+    return Naming(option("qstore_prefix") or "qstore_", option("qstore_schema"))
+
+
 def _given_by_host() -> tuple[Naming, bool]:
-    """What a host's own Alembic says: `qstore_prefix`, `qstore_schema` in its configuration, and `-x drop_data=yes`."""
-    environment = op.get_context().environment_context
-    if environment is None:
-        return Naming("qstore_"), False
-    option = environment.config.get_main_option
-    naming = Naming(option("qstore_prefix") or "qstore_", option("qstore_schema"))
-    return naming, environment.get_x_argument(as_dictionary=True).get("drop_data") == "yes"
+    """What a host's own Alembic says: the names, and whether rows may be dropped (`-x drop_data=yes`)."""
+    context = op.get_context()
+    environment = context.environment_context
+    drop_data = environment is not None and environment.get_x_argument(as_dictionary=True).get("drop_data") == "yes"
+    return naming_of_host(context), drop_data
 
 
 def _count(connection: Connection, names: Names, table: str) -> int:

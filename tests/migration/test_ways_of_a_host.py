@@ -1,0 +1,138 @@
+"""The three ways in which a host's project has qstore's tables: the runner, the branch, its own autogenerate."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import alembic
+import pytest
+from sqlalchemy import create_engine
+
+from qstore import Naming, migrate
+from qstore.autogenerate import names_of
+from tests.migration.host_project import NAMING, HostProject
+
+VERSION = "qstore_alembic_version"
+OURS = names_of(NAMING) - {VERSION}
+ALEMBIC = tuple(map(int, alembic.__version__.split(".")[:2]))
+SEPARATOR = "path_separator" if ALEMBIC >= (1, 16) else "version_path_separator"
+PLUGINS = ALEMBIC >= (1, 18)
+"""Whether this Alembic finds the guard by itself; before, the host's env.py names it in one line."""
+
+
+def branched(directory: Path, *, mounted: bool, separator: str = "os", **options: str) -> HostProject:
+    between = {"os": ":", "newline": "\n    ", "space": " "}[separator]
+    locations = f"%(here)s/alembic/versions{between}{migrate.version_location()}"
+    return HostProject(
+        directory, mounted=mounted, options={SEPARATOR: separator, "version_locations": locations, **options}
+    )
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+@pytest.mark.parametrize("first", ["host", "qstore"])
+def test_the_runner_and_the_hosts_own_revisions_leave_each_other_alone(
+    tmp_path: Path, mounted: bool, first: str
+) -> None:
+    host = HostProject(tmp_path / "host", mounted=False, guarded=not PLUGINS)
+    if first == "qstore":
+        host.upgrade_by_runner()
+    assert host.autogenerate() == {"orders"}
+    host.alembic("upgrade", "head")
+    host.upgrade_by_runner()
+    assert host.tables() == {"orders", "alembic_version", VERSION, *OURS}
+    if mounted:
+        (host.directory / "models.py").write_text(
+            (host.directory / "models.py").read_text() + "\nimport qstore\nstores = qstore.mount(Base)\n"
+        )
+    host.alembic("check")
+    assert host.wrong() == ()
+    if first == "qstore":
+        host.downgrade_by_runner()
+        host.alembic("downgrade", "base")
+    else:
+        host.alembic("downgrade", "base")
+        host.downgrade_by_runner()
+    assert host.tables() == {"alembic_version", VERSION}
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+@pytest.mark.parametrize("separator", ["os", "newline", "space"])
+def test_the_branch_is_run_by_the_hosts_own_command(tmp_path: Path, mounted: bool, separator: str) -> None:
+    host = branched(tmp_path / "host", mounted=mounted, separator=separator)
+    host.alembic("upgrade", "heads")
+    assert host.tables() == {"alembic_version", *OURS}
+    versions = str(host.directory / "alembic" / "versions")
+    if PLUGINS:
+        found = host.autogenerate("--head", "base", "--branch-label", "host", "--version-path", versions)
+        assert found == {"orders"}
+        host.alembic("upgrade", "heads")
+        host.alembic("check")
+        assert host.tables() == {"alembic_version", "orders", *OURS}
+    assert host.wrong() == ()
+    for store in ("localkv", "localqueue", "transport"):
+        host.alembic("downgrade", f"{store}@base")
+    assert host.tables() & OURS == set()
+
+
+def test_the_branch_takes_its_prefix_from_the_hosts_configuration(tmp_path: Path) -> None:
+    host = branched(tmp_path / "host", mounted=False, qstore_prefix="shop_")
+    host.alembic("upgrade", "heads")
+    assert "shop_transport_messages" in host.tables()
+    if PLUGINS:
+        versions = str(host.directory / "alembic" / "versions")
+        assert host.autogenerate("--head", "base", "--version-path", versions) == {"orders"}
+
+
+def test_the_branch_refuses_to_drop_rows_unless_told(tmp_path: Path) -> None:
+    host = branched(tmp_path / "host", mounted=False)
+    host.alembic("upgrade", "heads")
+    with closing(sqlite3.connect(host.directory / "host.db")) as connection, connection:
+        connection.execute("INSERT INTO qstore_localkv_kv VALUES ('k', x'00', NULL)")
+    assert "would drop 1 rows of kv" in host.alembic("downgrade", "localkv@base", fails=True)
+    assert "qstore_localkv_kv" in host.tables()
+    host.alembic("-x", "drop_data=yes", "downgrade", "localkv@base")
+    assert "qstore_localkv_kv" not in host.tables()
+
+
+def test_the_branch_prints_its_sql(tmp_path: Path) -> None:
+    host = branched(tmp_path / "host", mounted=False)
+    script = host.alembic("upgrade", "localkv@head", "--sql")
+    assert 'CREATE TABLE IF NOT EXISTS "qstore_localkv_kv"' in script
+    assert not (host.directory / "host.db").exists()
+
+
+@pytest.mark.skipif(not PLUGINS, reason="before 1.18 Alembic cannot be given the markers")
+def test_the_hosts_own_autogenerate_creates_the_tables_exactly(tmp_path: Path) -> None:
+    host = HostProject(tmp_path / "host", mounted=True)
+    assert host.autogenerate() == {"orders", *OURS}
+    host.alembic("upgrade", "head")
+    host.alembic("check")
+    assert host.tables() == {"orders", "alembic_version", *OURS}
+    assert host.wrong() == ()
+    host.alembic("downgrade", "base")
+    assert host.tables() == {"alembic_version"}
+
+
+@pytest.mark.skipif(not PLUGINS, reason="the guard is the host's one line there")
+def test_a_mount_under_another_prefix_that_the_host_does_not_know_of_is_left_alone(tmp_path: Path) -> None:
+    host = HostProject(tmp_path / "host", mounted=False)
+    engine = create_engine(f"sqlite:///{host.directory / 'host.db'}")
+    migrate.upgrade(engine, naming=Naming("theirs_"))
+    engine.dispose()
+    assert host.autogenerate() == {"orders"}
+
+
+@pytest.mark.skipif(not PLUGINS, reason="the trap is the same")
+def test_the_trap_is_real_without_the_guard_the_hosts_revision_drops_the_tables(tmp_path: Path) -> None:
+    host = HostProject(tmp_path / "host", mounted=False)
+    environment = host.directory / "alembic" / "env.py"
+    without = 'autogenerate_plugins=["alembic.autogenerate.*", "~alembic.autogenerate.qstore"]'
+    environment.write_text(
+        environment.read_text().replace(
+            "target_metadata=target_metadata", f"target_metadata=target_metadata, {without}"
+        )
+    )
+    host.upgrade_by_runner()
+    assert host.autogenerate() == {"orders", VERSION, *OURS}
