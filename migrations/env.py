@@ -24,7 +24,7 @@ from qstore.errors import QstoreError
 from qstore.formats import FORMATS
 from qstore.localkv.models import KvBase
 from qstore.localqueue.models import QueueBase
-from qstore.mount import mount
+from qstore.mounting import mount
 from qstore.naming import Naming
 from qstore.transport.models import TransportBase
 
@@ -45,8 +45,8 @@ class Command:
         if self.given.get("drop_data", "yes") != "yes":
             raise CommandError("-x drop_data takes yes, or is left out")
         self.naming = Naming(self.given.get("prefix"), self.given.get("schema"))
-        self.name = context.config.cmd_opts.cmd[0].__name__ if context.config.cmd_opts else ""
         self.plan: Plan = context._proxy.context_opts["fn"]  # type: ignore[attr-defined]  # what the command does, given a database's revisions
+        self.name = self.plan.__qualname__.partition(".")[0]  # the command's function has it within
 
     def run(self) -> None:
         """Run the command on each database, or print its SQL."""
@@ -85,8 +85,8 @@ class Command:
             self.write_script(store, f"-- {path}")
             return
         if not os.path.exists(path):
-            if self.name == "stamp":
-                raise CommandError(f"{path}: no file to stamp; upgrade makes one")
+            if self.name in ("stamp", "check"):
+                raise CommandError(f"{path}: no file to {self.name}; upgrade makes one")
             if self.name != "upgrade" or not self.steps(store, (), None):
                 context.config.print_stdout("%s: no file", path)
                 return

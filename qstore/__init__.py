@@ -17,7 +17,7 @@ from qstore.errors import (
 )
 from qstore.localkv import LocalKvRepository, ScanPage
 from qstore.localqueue import LocalQueueRepository, ReceivedMessage
-from qstore.mount import MountedStores, mount
+from qstore.mounting import MountedStores, mount
 from qstore.naming import NATIVE, Naming
 from qstore.session import write_session
 from qstore.transport import Event, Lease, TransportRepository

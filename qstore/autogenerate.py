@@ -27,7 +27,7 @@ def setup(plugin: Any) -> None:
 
 def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
     """Take qstore's tables out of what a host's revision would do, or give it what Alembic cannot see of them."""
-    from qstore.mount import namings_in  # noqa: PLC0415
+    from qstore.mounting import namings_in  # noqa: PLC0415
     from qstore.revisions import naming_of_host  # noqa: PLC0415
 
     tables = autogen_context.sorted_tables

@@ -5,6 +5,7 @@ The only file that tells these apart. Operations see a `Transaction` and nothing
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +18,14 @@ from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines
 from qstore.clock import Clock
+from qstore.engines import Bind
 from qstore.engines.locking import begun, by_hand, impatient, in_transaction, savepoint, write_locked
-from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError
+from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError, shown
 from qstore.formats import FORMATS, recognise
 from qstore.naming import Names, Naming
 from qstore.statement import DriverStatement, Statement
 
 __all__ = ["Bind", "Binding", "ClosedBinding", "Transaction", "bind_to"]
-
-Bind = Engine | Connection | Session | scoped_session[Any]
-"""What a repository can be bound to. An Engine: a short transaction an operation. The others: the caller's own."""
 
 Row = Sequence[Any]
 P = ParamSpec("P")
@@ -47,6 +46,9 @@ class Transaction(Protocol):
 
     def change(self, statement: Statement, **binds: Any) -> int:
         """Run an INSERT, UPDATE or DELETE without RETURNING; the number of rows it changed."""
+
+    def insert(self, statement: Statement, **binds: Any) -> int:
+        """Run an INSERT of one row without RETURNING; the id that it was given."""
 
 
 class Binding(ABC):
@@ -76,6 +78,13 @@ class _Store:
 
     names: Names
     clock: Clock
+
+    def now(self) -> float:
+        """What the clock says. InvalidInput if that is no instant."""
+        now = self.clock()
+        if not isinstance(now, (int, float)) or not math.isfinite(now):
+            raise InvalidInput("clock", f"expected it to return epoch seconds, found {shown(now)}")
+        return now
 
 
 def bind_to(bind: Bind, naming: Naming, store: str, clock: Clock | None) -> Binding:
@@ -112,6 +121,9 @@ class _EngineBinding(Binding):
         self._store = store
         self._statements: dict[Statement, DriverStatement] = {}
 
+    def __str__(self) -> str:
+        return engines.described(self._engine)
+
     def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
         if not engines.read_only(self._engine):
             with suppress(QstoreError, *engines.ERRORS), self._transaction(write=True, wait=False) as transaction:
@@ -119,9 +131,9 @@ class _EngineBinding(Binding):
 
     @contextmanager
     def _transaction(self, *, write: bool, wait: bool = True) -> Iterator[Transaction]:
-        way = self._on_driver if engines.driver_reachable(self._engine) else self._through_sqlalchemy
+        direct = engines.driver_reachable(self._engine)
         try:
-            with way(write=write, wait=wait) as transaction:
+            with self._on_driver(write, wait) if direct else self._through_sqlalchemy(write) as transaction:
                 yield transaction
         except engines.ERRORS as error:
             known = engines.translate(error, engines.described(self._engine))
@@ -133,7 +145,7 @@ class _EngineBinding(Binding):
             raise known from error
 
     @contextmanager
-    def _on_driver(self, *, write: bool, wait: bool) -> Iterator[Transaction]:
+    def _on_driver(self, write: bool, wait: bool) -> Iterator[Transaction]:
         proxy = self._engine.raw_connection()
         driver = proxy.driver_connection
         try:
@@ -143,10 +155,9 @@ class _EngineBinding(Binding):
             proxy.close()
 
     @contextmanager
-    def _through_sqlalchemy(self, *, write: bool, wait: bool) -> Iterator[Transaction]:
+    def _through_sqlalchemy(self, write: bool) -> Iterator[Transaction]:
         with (
             self._engine.connect() as connection,
-            nullcontext() if wait else impatient(connection.connection.driver_connection),
             connection.begin(),
             write_locked(connection) if write else nullcontext(),
         ):
@@ -166,15 +177,19 @@ class _JoinedBinding(Binding):
         self._connection = connection
         self._store = store
 
+    def __str__(self) -> str:
+        return "the caller's transaction"
+
     def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
         """Leave it to somebody with a transaction of their own."""
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Transaction]:
-        connection = self._connection()
-        engines.check_back_end(connection.engine, self._store.names.naming)
-        if not connection.in_transaction():
-            connection.begin()  # what SQLAlchemy does by itself with the first statement
+        with engines.translated("the caller's database"):
+            connection = self._connection()
+            engines.check_back_end(connection.engine, self._store.names.naming)
+            if not connection.in_transaction():
+                connection.begin()  # what SQLAlchemy does by itself with the first statement
         try:
             with ExitStack() as stack:
                 if write:
@@ -201,6 +216,9 @@ class ClosedBinding(Binding):
     def __init__(self, repository: str) -> None:
         self._repository = repository
 
+    def __str__(self) -> str:
+        return "nothing: it is closed"
+
     def _transaction(self, *, write: bool) -> Never:  # noqa: ARG002
         raise QstoreError(f"this {self._repository} is closed: open another one")
 
@@ -211,52 +229,56 @@ class ClosedBinding(Binding):
 class _DriverTransaction:
     """Runs statements on the driver's connection: an engine that qstore opened, and nobody listens to."""
 
-    __slots__ = ("_compiled", "_connection", "_store")
+    __slots__ = ("_compiled", "_connection", "now")
 
     def __init__(self, connection: Any, store: _Store, compiled: Callable[[Statement], DriverStatement]) -> None:
         self._connection = connection
-        self._store = store
         self._compiled = compiled
-
-    def now(self) -> float:
-        return self._store.clock()
+        self.now = store.now
 
     def row(self, statement: Statement, **binds: Any) -> Row | None:
         rows = self.rows(statement, **binds)
         return rows[0] if rows else None
 
     def rows(self, statement: Statement, **binds: Any) -> Sequence[Row]:
-        sql, order = self._compiled(statement)
-        rows: list[Row] = self._connection.execute(sql, [binds[name] for name in order]).fetchall()
+        rows: list[Row] = self._execute(statement, binds).fetchall()
         return rows
 
     def change(self, statement: Statement, **binds: Any) -> int:
-        sql, order = self._compiled(statement)
-        changed: int = self._connection.execute(sql, [binds[name] for name in order]).rowcount
+        changed: int = self._execute(statement, binds).rowcount
         return changed
+
+    def insert(self, statement: Statement, **binds: Any) -> int:
+        id: int = self._execute(statement, binds).lastrowid
+        return id
+
+    def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
+        sql, order = self._compiled(statement)
+        return self._connection.execute(sql, [binds[name] for name in order])
 
 
 class _ConnectionTransaction:
     """Runs statements through SQLAlchemy, so that a host's listeners see every one."""
 
-    __slots__ = ("_connection", "_store")
+    __slots__ = ("_connection", "_names", "now")
 
     def __init__(self, connection: Connection, store: _Store) -> None:
         self._connection = connection
-        self._store = store
-
-    def now(self) -> float:
-        return self._store.clock()
+        self._names = store.names
+        self.now = store.now
 
     def row(self, statement: Statement, **binds: Any) -> Row | None:
         rows = self.rows(statement, **binds)
         return rows[0] if rows else None
 
     def rows(self, statement: Statement, **binds: Any) -> Sequence[Row]:
-        return self._connection.execute(statement.clause(self._store.names), binds).fetchall()
+        return self._connection.execute(statement.clause(self._names), binds).fetchall()
 
     def change(self, statement: Statement, **binds: Any) -> int:
-        return self._connection.execute(statement.clause(self._store.names), binds).rowcount
+        return self._connection.execute(statement.clause(self._names), binds).rowcount
+
+    def insert(self, statement: Statement, **binds: Any) -> int:
+        return int(self._connection.execute(statement.clause(self._names), binds).lastrowid)
 
 
 def _write_to(naming: Naming, store: str) -> Delete:
@@ -276,8 +298,8 @@ def _missing(connection: Connection, names: Names) -> FormatError | None:
     if found.complete:
         return None
     return FormatError(
-        f"the database does not have the {names.store}'s tables. Make them with qstore.migrate.upgrade()"
-        " and the same naming",
+        f"the database does not have the tables of {names.store}. Make them with qstore.migrate.upgrade() and the same"
+        " naming, or pass the naming that they were mounted with",
         found="a part of the store" if found.present else "no store",
         supported=fmt.marker,
         target=target,

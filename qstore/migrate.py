@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines, revisions
+from qstore.engines import Bind
 from qstore.engines.files import recognise_file
 from qstore.errors import FormatError, InvalidInput, InvalidType, shown
 from qstore.formats import FORMATS
@@ -18,9 +19,6 @@ from qstore.naming import NATIVE, Naming
 __all__ = ["Bind", "check", "current", "downgrade", "sql", "stamp", "store_of", "upgrade", "version_location"]
 
 T = TypeVar("T")
-
-Bind = Engine | Connection | Session | scoped_session[Any]
-"""An Engine: one transaction, committed at the end. A Connection or Session: the caller's own transaction."""
 
 
 def upgrade(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sqlalchemy import MetaData
@@ -61,7 +60,7 @@ class Naming:
 
 
 @dataclass(frozen=True, slots=True)
-class Names(Mapping[str, str]):
+class Names:
     """One store's names, quoted: `{kv}` in a statement stands for the table, `{idx_…}` for an index."""
 
     naming: Naming
@@ -77,12 +76,6 @@ class Names(Mapping[str, str]):
         if self.naming.schema is None or name.startswith("idx_"):
             return quoted  # an index lives in its table's schema, and must be named without it
         return f'"{self.naming.schema}".{quoted}'
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
 
 
 NATIVE = Naming()

@@ -31,6 +31,9 @@ class Repository:
         if self._engine is not None:
             self._engine.dispose()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._binding}>"
+
     def __enter__(self) -> Self:
         return self
 

@@ -18,9 +18,9 @@ from alembic.runtime.migration import MigrationContext, MigrationStep
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines
+from qstore.engines import Bind
 from qstore.engines.files import recognise_file
 from qstore.engines.locking import savepoint, write_locked
 from qstore.errors import FormatError, InvalidInput
@@ -44,7 +44,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-Bind = Engine | Connection | Session | scoped_session[Any]
 Stores = Sequence[str]
 Given = Any
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, delete, table
 from sqlalchemy.orm import Session, sessionmaker
 
 from qstore.capabilities import capabilities
@@ -27,11 +27,21 @@ def write_session(bind: Engine | sessionmaker[Any]) -> Iterator[Session]:
     if not isinstance(bind, (Engine, sessionmaker)):
         raise InvalidType.of("bind", bind, "an Engine or a sessionmaker")
     with Session(bind) if isinstance(bind, Engine) else bind() as session, ExitStack() as locked:
-        connection = session.connection()
-        capabilities(connection.dialect)
-        with translated(described(connection.engine)):
-            locked.enter_context(write_locked(connection))
-        yield session
-        session.flush()
-        locked.close()  # commits where the driver is in AUTOCOMMIT
-        session.commit()
+        with translated("the session's database"):
+            # A session that sends readers to a replica is told of a write.
+            connection = session.connection(bind_arguments={"clause": delete(table("qstore"))})
+            driver = connection.connection.driver_connection
+            if capabilities(connection.dialect).one_writer:
+                locked.enter_context(write_locked(connection))
+        try:
+            yield session
+            session.flush()
+            with translated(described(connection.engine)):
+                locked.close()  # commits where the driver is in AUTOCOMMIT
+                session.commit()
+        except BaseException:
+            # Where SQLite refuses to commit, SQLAlchemy takes the transaction for ended, and the next one to have the
+            # connection would commit it.
+            with suppress(Exception):
+                driver.rollback()  # type: ignore[union-attr]
+            raise

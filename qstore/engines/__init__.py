@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sqlite3
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session, scoped_session
 
 from qstore.capabilities import capabilities
 from qstore.engines import sqlite
 from qstore.engines.files import check_version
-from qstore.engines.results import ERRORS, translate, translated
+from qstore.engines.results import ERRORS, described, opened_path, translate, translated
 from qstore.engines.sqlite import Durability
 from qstore.engines.target import Target, of_file
 from qstore.errors import BackendUnsupported
@@ -20,6 +22,7 @@ from qstore.naming import Naming
 
 __all__ = [
     "ERRORS",
+    "Bind",
     "Checkpoint",
     "Durability",
     "Target",
@@ -37,6 +40,10 @@ __all__ = [
 ]
 
 
+Bind = Engine | Connection | Session | scoped_session[Any]
+"""An Engine: a transaction of qstore's own. A Connection or Session: the caller's transaction is joined."""
+
+
 def open_engine(target: Target, *, read_only: bool = False, durability: Durability = "full") -> Engine:
     """Open an engine on a database, with the settings that the stores are made for.
 
@@ -47,17 +54,6 @@ def open_engine(target: Target, *, read_only: bool = False, durability: Durabili
     """
     url = of_file(target)
     return sqlite.create(url.database or "", read_only=read_only, durability=durability)
-
-
-def opened_path(engine: Engine) -> str | None:
-    """The path of the file, if the engine is one that `open_engine` made."""
-    path: str | None = engine.get_execution_options().get("qstore_path")
-    return path
-
-
-def described(engine: Engine) -> str:
-    """The database's name for messages: the file, or the URL without its password."""
-    return opened_path(engine) or engine.url.render_as_string(hide_password=True)
 
 
 def check_back_end(engine: Engine, naming: Naming) -> None:

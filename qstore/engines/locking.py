@@ -13,12 +13,15 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
-from qstore.errors import BackendUnsupported
+from qstore.engines.results import LOCK_TAKEN, SNAPSHOT_LOST, described
+from qstore.errors import BackendUnsupported, StoreBusy
 
 __all__ = ["begun", "by_hand", "impatient", "in_transaction", "savepoint", "write_locked"]
 
-# The one statement that takes the write lock without a table to name. It waits for it as any first write does.
+# The one statement that takes the write lock without a table to name. It waits for it as any first write does. (With
+# auto_vacuum=INCREMENTAL it also gives one free page back.)
 WRITE_NOTHING = "PRAGMA incremental_vacuum(1)"
 
 
@@ -39,8 +42,8 @@ def by_hand(driver: Any) -> Iterator[None]:
 def impatient(driver: Any) -> Iterator[None]:
     """Wait for no lock meanwhile, on a driver's connection of sqlite3's."""
     [(timeout,)] = driver.execute("PRAGMA busy_timeout").fetchall()
-    driver.execute("PRAGMA busy_timeout = 0")
     try:
+        driver.execute("PRAGMA busy_timeout = 0")
         yield
     finally:
         driver.execute(f"PRAGMA busy_timeout = {int(timeout)}")
@@ -61,7 +64,7 @@ def write_locked(connection: Connection) -> Iterator[None]:
     if in_transaction(connection):
         _lift_savepoints(connection)
     if in_transaction(connection):
-        connection.exec_driver_sql(WRITE_NOTHING)
+        _take_lock(connection)
         yield
         return
     connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -70,9 +73,10 @@ def write_locked(connection: Connection) -> Iterator[None]:
         return
     try:
         yield
-        connection.exec_driver_sql("COMMIT")
+        if _can_undo(connection):  # unless the host has ended it itself
+            connection.exec_driver_sql("COMMIT")
     except BaseException:
-        if in_transaction(connection):
+        if _can_undo(connection):
             connection.exec_driver_sql("ROLLBACK")
         raise
 
@@ -84,7 +88,7 @@ def savepoint(connection: Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if in_transaction(connection):
+        if _can_undo(connection):
             connection.exec_driver_sql("ROLLBACK TO qstore_operation")
             connection.exec_driver_sql("RELEASE qstore_operation")
         raise
@@ -101,16 +105,27 @@ def in_transaction(connection: Connection) -> bool:
         ) from error
 
 
+def _take_lock(connection: Connection) -> None:
+    try:
+        connection.exec_driver_sql(WRITE_NOTHING)
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlite_errorcode", None) != sqlite3.SQLITE_BUSY:
+            raise
+        raise StoreBusy(LOCK_TAKEN.format(target=described(connection.engine))) from error
+
+
 def _lift_savepoints(connection: Connection) -> None:
     """Put a transaction below savepoints that have none.
 
     In the driver's legacy mode a savepoint may be the first that SQLite hears of a transaction; its release would then
     commit, and the host's rollback find nothing to undo. While nothing is written yet they can be opened once more.
+    What was read since they were opened must still hold then: otherwise the snapshot is lost, as it is without them.
     """
     driver = _driver(connection)
     nested: Any = connection.get_nested_transaction()
     if nested is None or not isinstance(driver, sqlite3.Connection) or driver.isolation_level is None:
         return
+    seen = _data_version(driver)
     if _writing(driver):
         return
     names = []
@@ -118,10 +133,19 @@ def _lift_savepoints(connection: Connection) -> None:
         names.append(nested._savepoint)
         nested = nested._previous_nested
     connection.exec_driver_sql(f"RELEASE {names[-1]}")
-    if not in_transaction(connection):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    for name in reversed(names):
-        connection.exec_driver_sql(f"SAVEPOINT {name}")
+    try:
+        if not in_transaction(connection):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+    finally:
+        for name in reversed(names):
+            connection.exec_driver_sql(f"SAVEPOINT {name}")
+    if _data_version(driver) != seen:
+        raise StoreBusy(SNAPSHOT_LOST.format(target=described(connection.engine), name="SQLITE_BUSY_SNAPSHOT"))
+
+
+def _data_version(driver: sqlite3.Connection) -> object:
+    """A number that changes with each commit of another connection. The first look begins the snapshot."""
+    return driver.execute("PRAGMA data_version").fetchall()
 
 
 def _writing(driver: sqlite3.Connection) -> bool:
@@ -136,9 +160,17 @@ def _writing(driver: sqlite3.Connection) -> bool:
         found.append(status)
         raise Told
 
-    with closing(sqlite3.connect(":memory:")) as nowhere, suppress(Told):
-        driver.backup(nowhere, pages=1, progress=tell)
-    return found[0] == sqlite3.SQLITE_BUSY
+    databases = [name for _, name, _ in driver.execute("PRAGMA database_list").fetchall()]
+    with closing(sqlite3.connect(":memory:")) as nowhere:
+        for name in databases:
+            with suppress(Told):
+                driver.backup(nowhere, pages=1, progress=tell, name=name)
+    return sqlite3.SQLITE_BUSY in found
+
+
+def _can_undo(connection: Connection) -> bool:
+    """Whether there is still a transaction. SQLAlchemy gives a connection up that was interrupted from the keyboard."""
+    return not connection.closed and not connection.invalidated and in_transaction(connection)
 
 
 def _autocommits(connection: Connection) -> bool:

@@ -6,15 +6,39 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from qstore.errors import BackendUnsupported, FormatError, QstoreError, StoreBusy, StoreFull
 
-__all__ = ["BUSY_TIMEOUT", "ERRORS", "moved", "primary", "translate", "translated"]
+__all__ = [
+    "BUSY_TIMEOUT",
+    "ERRORS",
+    "LOCK_TAKEN",
+    "SNAPSHOT_LOST",
+    "described",
+    "moved",
+    "opened_path",
+    "primary",
+    "translate",
+    "translated",
+]
 
 BUSY_TIMEOUT = 5.0
 """Seconds that a writer waits for the write lock."""
+
+SNAPSHOT_LOST = (
+    "{target}: another connection has written since this transaction first read, so it cannot write any more. Nothing"
+    " was changed: roll back and repeat the whole transaction, and write, or take the write lock, before reading"
+    " (qstore.write_session; BEGIN IMMEDIATE) ({name})"
+)
+
+LOCK_TAKEN = (
+    "{target}: another connection has the write lock. SQLite does not wait for it where a transaction has read before"
+    " it writes. Nothing was changed: roll back and repeat the whole transaction, and write, or take the write lock,"
+    " before reading (qstore.write_session; BEGIN IMMEDIATE) (SQLITE_BUSY)"
+)
 
 NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE)
 
@@ -50,11 +74,7 @@ def _of_sqlite(error: sqlite3.Error, target: str) -> QstoreError | None:
         case None:
             return None
         case sqlite3.SQLITE_BUSY if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
-            return StoreBusy(
-                f"{target}: another connection has written since this transaction first read, so it cannot write any"
-                " more. Nothing was changed: roll back and repeat the whole transaction, writing (or taking the write"
-                f" lock with BEGIN IMMEDIATE) before reading ({name})"
-            )
+            return StoreBusy(SNAPSHOT_LOST.format(target=target, name=name))
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreBusy(
                 f"{target}: another connection kept the write lock for the whole of the wait"
@@ -103,3 +123,14 @@ def primary(error: sqlite3.Error) -> int | None:
     """The primary result code; None for an error that is the driver's own."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
+
+
+def opened_path(engine: Engine) -> str | None:
+    """The path of the file, if the engine is one that `open_engine` made."""
+    path: str | None = engine.get_execution_options().get("qstore_path")
+    return path
+
+
+def described(engine: Engine) -> str:
+    """The database's name for messages: the file, or the URL without its password."""
+    return opened_path(engine) or engine.url.render_as_string(hide_password=True)

@@ -74,6 +74,10 @@ class _File:
         """A new connection with the settings of every store."""
         self.check()
         refuse_other_files(self.path)
+        if self.read_only and not os.path.exists(self.path):
+            raise FormatError(
+                "there is nothing to read", found="no file", supported="a SQLite database", target=self.path
+            )
         with translated(self.path):
             connection = sqlite3.connect(
                 uri(self.path, self._mode()),

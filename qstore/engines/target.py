@@ -28,7 +28,7 @@ def of_file(target: Target, default_name: str | None = None) -> URL:
     url = _given_url(target)
     if url is None:
         path = _path(target)
-        if default_name is not None and os.path.isdir(path):
+        if default_name is not None and (os.path.isdir(path) or str(target).endswith(("/", os.sep))):
             path = os.path.join(path, default_name)
         return URL.create("sqlite", database=path)
     if url.get_backend_name() != "sqlite":

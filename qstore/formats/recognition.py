@@ -120,7 +120,8 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
     others = (tables | views) - set(ours.values()) - {naming.version_table.lower()}
     if naming.native and others and marker is None and present <= {"meta"}:
         raise FormatError(
-            "the file is another application's database, and a native file holds one store alone",
+            "this is another application's database, and a native file holds one store alone; where a store is mounted"
+            " in it, pass the naming that it was mounted with",
             found=f"tables {', '.join(sorted(others))}",
             supported=fmt.marker,
             target=target,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Self
 
-from qstore.arguments import integer, text
+from qstore.arguments import HIGHEST_INTEGER, integer, text
 from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, ttl_milliseconds
 from qstore.engines import Durability, Target
@@ -26,7 +26,7 @@ LONGEST_KEY = 512
 LARGEST_VALUE = 16 * 1024 * 1024
 LARGEST_PORTABLE_VALUE = 24_576
 
-EVERYTHING = 2**63 - 1
+EVERYTHING = HIGHEST_INTEGER
 """As a limit of rows."""
 
 Value = bytes | bytearray | memoryview

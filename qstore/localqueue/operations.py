@@ -62,8 +62,7 @@ def purge(tx: Transaction) -> int:
 
 
 def _insert(tx: Transaction, payload_type: str, payload_data: str, now: int) -> int:
-    [(id,)] = tx.rows(statements.SEND, payload_type=payload_type, payload_data=payload_data, now=now)
-    return int(id)
+    return tx.insert(statements.SEND, payload_type=payload_type, payload_data=payload_data, now=now)
 
 
 def _refuse_if_there(tx: Transaction, id: int, operation: str) -> None:

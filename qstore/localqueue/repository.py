@@ -126,7 +126,7 @@ def _stored(payload: Payload) -> tuple[str, str]:
 def _receipt(receipt_handle: str) -> operations.Receipt | None:
     """The halves of a receipt handle; None if this format never issues such a one."""
     if not isinstance(receipt_handle, str):
-        raise InvalidType.of("receipt_handle", receipt_handle, "str")
+        raise InvalidType.of("receipt_handle", receipt_handle, "str, the receipt_handle of a message")
     match = _RECEIPT_HANDLE.fullmatch(receipt_handle)
     if match is None or int(match[1]) > HIGHEST_INTEGER:
         return None

@@ -4,7 +4,7 @@ from qstore.statement import Statement
 
 SEND = Statement("""
     INSERT INTO {messages} (payload_type, payload_data, enqueued_at, visible_at, attempt)
-    VALUES (:payload_type, :payload_data, :now, :now, 0) RETURNING id
+    VALUES (:payload_type, :payload_data, :now, :now, 0)
 """)
 
 DUE = Statement("SELECT id FROM {messages} WHERE visible_at <= :now ORDER BY enqueued_at, id LIMIT :max_messages")

@@ -22,9 +22,9 @@ Fence = tuple[int, str, float]
 
 def publish(tx: Transaction, group_id: str, event: str, priority: int) -> int:
     """Add a message, and its group if there is none. Returns the seq."""
-    [(seq,)] = tx.rows(statements.PUBLISH, group_id=group_id, event=event)
+    seq = tx.insert(statements.PUBLISH, group_id=group_id, event=event)
     tx.change(statements.PUBLISH_GROUP, group_id=group_id, priority=priority)
-    return int(seq)
+    return seq
 
 
 def publish_many(tx: Transaction, messages: Sequence[tuple[str, str, int]]) -> list[int]:

@@ -14,12 +14,16 @@ from qstore.payload import decode
 __all__ = ["Event", "EventT", "Lease"]
 
 
+def _new_id() -> str:
+    return uuid4().hex
+
+
 class Event(BaseModel):
     """The default event. Other fields than these are kept as well."""
 
     model_config = ConfigDict(extra="allow")
 
-    id: str = Field(default_factory=lambda: uuid4().hex)
+    id: str = Field(default_factory=_new_id)
     kind: str
     data: dict[str, Any] = Field(default_factory=dict)
 

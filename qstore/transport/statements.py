@@ -2,9 +2,7 @@
 
 from qstore.statement import Statement
 
-PUBLISH = Statement("""
-    INSERT INTO {messages} (group_id, event) VALUES (:group_id, :event) RETURNING seq
-""")
+PUBLISH = Statement("INSERT INTO {messages} (group_id, event) VALUES (:group_id, :event)")
 
 # The seed writes INSERT OR IGNORE. This is the same for a group that is there, and standard.
 PUBLISH_GROUP = Statement("""

@@ -31,9 +31,13 @@ def test_the_python_blocks_run_one_after_the_other_in_a_new_directory(tmp_path: 
 
 
 def test_the_alembic_commands_run_in_a_clone_on_a_new_directory(tmp_path: Path) -> None:
-    [commands] = [block for block in blocks("sh") if block.startswith("alembic ")]
+    [commands] = [block for block in blocks("sh") if block.startswith(".venv/bin/alembic ")]
     for command in commands.splitlines():
-        moved = command.replace("./data", str(tmp_path)).replace("sqlite:///data", f"sqlite:///{tmp_path}")
+        moved = (
+            command.removeprefix(".venv/bin/")
+            .replace("./data", str(tmp_path))
+            .replace("sqlite:///data", f"sqlite:///{tmp_path}")
+        )
         assert moved != command
         run = subprocess.run(
             [sys.executable, "-m", *moved.split()], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False

@@ -12,9 +12,10 @@ from sqlalchemy.orm import DeclarativeBase, DeclarativeMeta, registry
 from sqlalchemy.sql.elements import quoted_name
 
 from qstore import models
+from qstore.arguments import several
 from qstore.binding import Bind
 from qstore.clock import Clock
-from qstore.errors import InvalidInput, InvalidType
+from qstore.errors import InvalidInput, InvalidType, shown
 from qstore.formats import FORMATS
 from qstore.localkv import LocalKvRepository
 from qstore.localqueue import LocalQueueRepository
@@ -97,18 +98,29 @@ def mount(
     another set. The classes are registered apart from the host's own, so that their names cannot clash. The tables are
     made by `qstore.migrate.upgrade(engine, naming=stores.naming)`, or by the host's own migrations or `create_all`.
     """
-    metadata = base if isinstance(base, MetaData) else getattr(base, "metadata", None)
+    declarative = isinstance(base, type) and not hasattr(base, "__table__")
+    metadata = base if isinstance(base, MetaData) else getattr(base, "metadata", None) if declarative else None
     if not isinstance(metadata, MetaData):
         raise InvalidType.of("base", base, "a declarative Base or a MetaData")
-    naming = Naming(prefix, schema, metadata)
-    wanted = (stores,) if isinstance(stores, str) else tuple(stores)
-    if not wanted or not set(wanted) <= FORMATS.keys():
-        raise InvalidInput("stores", f"expected some of {', '.join(FORMATS)}, found {', '.join(map(repr, wanted))}")
-    mounted: MountedStores = _mounts(metadata).setdefault(naming, MountedStores(naming))
+    if not isinstance(prefix, str):
+        raise InvalidType.of("prefix", prefix, "str")
+    naming = Naming(prefix, schema or metadata.schema, metadata)
+    wanted = (stores,) if isinstance(stores, str) else several("stores", stores, f"{', '.join(FORMATS)}")
+    if not wanted or not all(isinstance(store, str) and store in FORMATS for store in wanted):
+        raise InvalidInput("stores", f"expected some of {', '.join(FORMATS)}, found {shown(stores)}")
+    mounts = _mounts(metadata)
+    if any(other != naming and str(other.prefix).lower() == prefix.lower() for other in mounts):
+        raise InvalidInput("prefix", f"expected one that differs from {prefix!r} by more than case, which SQLite folds")
+    mounted = mounts.get(naming, MountedStores(naming))
+    new = [store for store in FORMATS if store in wanted and store not in mounted.stores]
+    taken = {table.fullname for table in metadata.tables.values()}
+    for name in (naming.name(store, table) for store in new for table in FORMATS[store].tables):
+        if (name if naming.schema is None else f"{naming.schema}.{name}") in taken:
+            raise InvalidInput("prefix", f"expected one that the host's tables leave free, found a table {name}")
+    mounts[naming] = mounted
     classes = registry(metadata=metadata)
-    for store in wanted:
-        if store not in mounted.stores:
-            mounted._add(store, metadata, classes)
+    for store in new:
+        mounted._add(store, metadata, classes)
     return mounted
 
 
@@ -125,8 +137,6 @@ def _mounts(metadata: MetaData) -> dict[Naming, MountedStores]:
 def _copied(native: Table, store: str, naming: Naming, metadata: MetaData) -> Table:
     """A store's table under its mounted name, with its indexes likewise, and with its marker when it is created."""
     name = naming.name(store, native.name)
-    if naming.schema is None and name in metadata.tables:
-        raise InvalidInput("prefix", f"expected one that the host's tables leave free, found a table {name}")
     table = native.to_metadata(metadata, name=name, schema=naming.schema)  # type: ignore[arg-type]
     for column in table.columns:
         if isinstance(column.type.dialect_impl(sqlite.dialect()), Int):
