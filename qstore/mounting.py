@@ -104,7 +104,7 @@ def mount(
         raise InvalidType.of("base", base, "a declarative Base or a MetaData")
     if not isinstance(prefix, str):
         raise InvalidType.of("prefix", prefix, "str")
-    naming = Naming(prefix, schema or metadata.schema, metadata)
+    naming = Naming(prefix, metadata.schema if schema is None else schema, metadata)
     wanted = (stores,) if isinstance(stores, str) else several("stores", stores, f"{', '.join(FORMATS)}")
     if not wanted or not all(isinstance(store, str) and store in FORMATS for store in wanted):
         raise InvalidInput("stores", f"expected some of {', '.join(FORMATS)}, found {shown(stores)}")

@@ -8,6 +8,7 @@ Three kinds of hosts. The driver is in a transaction when SQLAlchemy is (its doc
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any
@@ -106,10 +107,13 @@ def in_transaction(connection: Connection) -> bool:
 
 
 def _take_lock(connection: Connection) -> None:
+    began = time.monotonic()
     try:
         connection.exec_driver_sql(WRITE_NOTHING)
     except DBAPIError as error:
-        if getattr(error.orig, "sqlite_errorcode", None) != sqlite3.SQLITE_BUSY:
+        waited = time.monotonic() - began
+        timeout = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() / 1000
+        if getattr(error.orig, "sqlite_errorcode", None) != sqlite3.SQLITE_BUSY or waited >= timeout / 2:
             raise
         raise StoreBusy(LOCK_TAKEN.format(target=described(connection.engine))) from error
 

@@ -146,12 +146,12 @@ def _marker(query: Query, meta: str, tables: set[str]) -> object:
 def _revisions(query: Query, naming: Naming, tables: set[str]) -> frozenset[str]:
     """The revisions that are noted: in qstore's own version table, or in the host's where its Alembic runs them."""
     versions = {naming.version_table.lower(), *(() if naming.native else ("alembic_version",))} & tables
-    return frozenset(
-        str(revision)
-        for table in versions
-        for (revision,) in query(f"SELECT version_num FROM {_quoted(table)}")  # noqa: S608  as above
-        if table != "alembic_version" or str(revision).partition(".")[0] in ("transport", "localkv", "localqueue")
-    )
+    noted = set[str]()
+    for table in versions:
+        if any(column[1] == "version_num" for column in query(f"PRAGMA table_xinfo({_quoted(table)})")):
+            noted |= {str(revision) for (revision,) in query(f"SELECT version_num FROM {_quoted(table)}")}  # noqa: S608  as above
+    hosts = {revision for revision in noted if revision.partition(".")[0] not in ("transport", "localkv", "localqueue")}
+    return frozenset(noted - hosts)
 
 
 def _indexed(query: Query, name: str, kinds: dict[str, str], fmt: Format, target: str) -> bool:
