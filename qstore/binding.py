@@ -5,13 +5,11 @@ The only file that tells these apart. Operations see a `Transaction` and nothing
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Never, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Delete, Engine, SingletonThreadPool, StaticPool, delete, table
 from sqlalchemy.orm import Session, scoped_session
@@ -20,35 +18,16 @@ from qstore import engines
 from qstore.clock import Clock
 from qstore.engines import Bind
 from qstore.engines.locking import begun, by_hand, impatient, in_transaction, savepoint, write_locked
-from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError, shown
+from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError
 from qstore.formats import FORMATS, recognise
 from qstore.naming import Names, Naming
 from qstore.statement import DriverStatement, Statement
+from qstore.transaction import ConnectionTransaction, DriverTransaction, Store, Transaction
 
-__all__ = ["Bind", "Binding", "ClosedBinding", "Transaction", "bind_to"]
+__all__ = ["Bind", "Binding", "ClosedBinding", "bind_to"]
 
-Row = Sequence[Any]
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Transaction(Protocol):
-    """The handle that operations work on. Every result is read to its end before it is returned."""
-
-    def now(self) -> float:
-        """Epoch seconds, read at the call: in a writing operation the write lock is held by then."""
-
-    def row(self, statement: Statement, **binds: Any) -> Row | None:
-        """Run a statement; its first row, or None."""
-
-    def rows(self, statement: Statement, **binds: Any) -> Sequence[Row]:
-        """Run a statement; all its rows."""
-
-    def change(self, statement: Statement, **binds: Any) -> int:
-        """Run an INSERT, UPDATE or DELETE without RETURNING; the number of rows it changed."""
-
-    def insert(self, statement: Statement, **binds: Any) -> int:
-        """Run an INSERT of one row without RETURNING; the id that it was given."""
 
 
 class Binding(ABC):
@@ -72,28 +51,13 @@ class Binding(ABC):
     def _transaction(self, *, write: bool) -> AbstractContextManager[Transaction]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Store:
-    """What every transaction of a store needs."""
-
-    names: Names
-    clock: Clock
-
-    def now(self) -> float:
-        """What the clock says. InvalidInput if that is no instant."""
-        now = self.clock()
-        if not isinstance(now, (int, float)) or not math.isfinite(now):
-            raise InvalidInput("clock", f"expected it to return epoch seconds, found {shown(now)}")
-        return now
-
-
 def bind_to(bind: Bind, naming: Naming, store: str, clock: Clock | None) -> Binding:
     """The binding for whatever the caller has."""
     if not isinstance(naming, Naming):
         raise InvalidType.of("naming", naming, "a Naming")
     if clock is not None and not callable(clock):
         raise InvalidType.of("clock", clock, "a callable that returns epoch seconds")
-    it = _Store(naming.of(store), clock or time.time)
+    it = Store(naming.of(store), clock or time.time)
     if isinstance(bind, Engine):
         return _EngineBinding(bind, it)
     if isinstance(bind, Connection):
@@ -108,7 +72,7 @@ def bind_to(bind: Bind, naming: Naming, store: str, clock: Clock | None) -> Bind
 class _EngineBinding(Binding):
     """A short transaction an operation, on a connection of the engine's pool."""
 
-    def __init__(self, engine: Engine, store: _Store) -> None:
+    def __init__(self, engine: Engine, store: Store) -> None:
         engines.check_back_end(engine, store.names.naming)
         if isinstance(engine.pool, (StaticPool, SingletonThreadPool)) or engines.in_memory(engine):
             raise InvalidInput(
@@ -150,7 +114,7 @@ class _EngineBinding(Binding):
         driver = proxy.driver_connection
         try:
             with nullcontext() if wait else impatient(driver), by_hand(driver) if write else nullcontext():
-                yield _DriverTransaction(driver, self._store, self._compiled)
+                yield DriverTransaction(driver, self._store, self._compiled)
         finally:
             proxy.close()
 
@@ -161,7 +125,7 @@ class _EngineBinding(Binding):
             connection.begin(),
             write_locked(connection) if write else nullcontext(),
         ):
-            yield _ConnectionTransaction(connection, self._store)
+            yield ConnectionTransaction(connection, self._store)
 
     def _compiled(self, statement: Statement) -> DriverStatement:
         compiled = self._statements.get(statement)
@@ -173,7 +137,7 @@ class _EngineBinding(Binding):
 class _JoinedBinding(Binding):
     """The caller's own transaction: it is never begun, committed, rolled back or closed here."""
 
-    def __init__(self, connection: Callable[[], Connection], store: _Store) -> None:
+    def __init__(self, connection: Callable[[], Connection], store: Store) -> None:
         self._connection = connection
         self._store = store
 
@@ -197,7 +161,7 @@ class _JoinedBinding(Binding):
                     stack.enter_context(savepoint(connection))
                 else:
                     begun(connection)
-                yield _ConnectionTransaction(connection, self._store)
+                yield ConnectionTransaction(connection, self._store)
         except engines.ERRORS as error:
             known = engines.translate(error, engines.described(connection.engine))
             if known is None:
@@ -224,61 +188,6 @@ class ClosedBinding(Binding):
 
     def tidy(self, *_: Any, **__: Any) -> None:
         """Have nothing to write in."""
-
-
-class _DriverTransaction:
-    """Runs statements on the driver's connection: an engine that qstore opened, and nobody listens to."""
-
-    __slots__ = ("_compiled", "_connection", "now")
-
-    def __init__(self, connection: Any, store: _Store, compiled: Callable[[Statement], DriverStatement]) -> None:
-        self._connection = connection
-        self._compiled = compiled
-        self.now = store.now
-
-    def row(self, statement: Statement, **binds: Any) -> Row | None:
-        rows = self.rows(statement, **binds)
-        return rows[0] if rows else None
-
-    def rows(self, statement: Statement, **binds: Any) -> Sequence[Row]:
-        rows: list[Row] = self._execute(statement, binds).fetchall()
-        return rows
-
-    def change(self, statement: Statement, **binds: Any) -> int:
-        changed: int = self._execute(statement, binds).rowcount
-        return changed
-
-    def insert(self, statement: Statement, **binds: Any) -> int:
-        id: int = self._execute(statement, binds).lastrowid
-        return id
-
-    def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
-        sql, order = self._compiled(statement)
-        return self._connection.execute(sql, [binds[name] for name in order])
-
-
-class _ConnectionTransaction:
-    """Runs statements through SQLAlchemy, so that a host's listeners see every one."""
-
-    __slots__ = ("_connection", "_names", "now")
-
-    def __init__(self, connection: Connection, store: _Store) -> None:
-        self._connection = connection
-        self._names = store.names
-        self.now = store.now
-
-    def row(self, statement: Statement, **binds: Any) -> Row | None:
-        rows = self.rows(statement, **binds)
-        return rows[0] if rows else None
-
-    def rows(self, statement: Statement, **binds: Any) -> Sequence[Row]:
-        return self._connection.execute(statement.clause(self._names), binds).fetchall()
-
-    def change(self, statement: Statement, **binds: Any) -> int:
-        return self._connection.execute(statement.clause(self._names), binds).rowcount
-
-    def insert(self, statement: Statement, **binds: Any) -> int:
-        return int(self._connection.execute(statement.clause(self._names), binds).lastrowid)
 
 
 def _write_to(naming: Naming, store: str) -> Delete:

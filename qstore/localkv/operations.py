@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qstore.binding import Transaction
 from qstore.clock import LATEST_MILLISECONDS, milliseconds
 from qstore.localkv import statements
+from qstore.transaction import Transaction
 
 __all__ = [
     "Looked",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import uuid4
 
-from qstore.binding import Transaction
 from qstore.clock import milliseconds
 from qstore.errors import StaleReceipt
 from qstore.localqueue import statements
+from qstore.transaction import Transaction
 
 __all__ = ["Delivered", "Receipt", "ack", "nack", "purge", "receive", "send", "send_many"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qstore.binding import Transaction
 from qstore.errors import StaleLease
+from qstore.transaction import Transaction
 from qstore.transport import statements
 
 __all__ = ["PARKED", "Claimed", "Fence", "ack", "claim", "extend", "nack", "publish", "publish_many"]

@@ -1,0 +1,100 @@
+"""The handle that operations work on: what a transaction can do, on a driver's connection or on SQLAlchemy's."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from qstore.clock import Clock
+from qstore.errors import InvalidInput, shown
+from qstore.naming import Names
+from qstore.statement import DriverStatement, Statement
+
+__all__ = ["ConnectionTransaction", "DriverTransaction", "Store", "Transaction"]
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What every transaction of a store needs."""
+
+    names: Names
+    clock: Clock
+
+    def now(self) -> float:
+        """What the clock says. InvalidInput if that is no instant."""
+        now = self.clock()
+        if not isinstance(now, (int, float)) or not math.isfinite(now):
+            raise InvalidInput("clock", f"expected it to return epoch seconds, found {shown(now)}")
+        return now
+
+
+class Transaction(ABC):
+    """The handle that operations work on. Every result is read to its end before it is returned."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def now(self) -> float:
+        """Epoch seconds, read at the call: in a writing operation the write lock is held by then."""
+        return self._store.now()
+
+    def row(self, statement: Statement, **binds: Any) -> Row | None:
+        """Run a statement; its first row, or None."""
+        rows = self.rows(statement, **binds)
+        return rows[0] if rows else None
+
+    def rows(self, statement: Statement, **binds: Any) -> Sequence[Row]:
+        """Run a statement; all its rows."""
+        rows: Sequence[Row] = self._execute(statement, binds).fetchall()
+        return rows
+
+    def change(self, statement: Statement, **binds: Any) -> int:
+        """Run an INSERT, UPDATE or DELETE without RETURNING; the number of rows it changed."""
+        changed: int = self._execute(statement, binds).rowcount
+        return changed
+
+    def insert(self, statement: Statement, **binds: Any) -> int:
+        """Run an INSERT of one row without RETURNING; the id that it was given."""
+        id: int = self._execute(statement, binds).lastrowid
+        return id
+
+    @abstractmethod
+    def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
+        """Run a statement; the driver's cursor, or SQLAlchemy's, which read alike."""
+
+
+class DriverTransaction(Transaction):
+    """Runs statements on the driver's connection: an engine that qstore opened, and nobody listens to."""
+
+    __slots__ = ("_compiled", "_connection")
+
+    def __init__(self, connection: Any, store: Store, compiled: Callable[[Statement], DriverStatement]) -> None:
+        super().__init__(store)
+        self._connection = connection
+        self._compiled = compiled
+
+    def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
+        sql, order = self._compiled(statement)
+        return self._connection.execute(sql, [binds[name] for name in order])
+
+
+class ConnectionTransaction(Transaction):
+    """Runs statements through SQLAlchemy, so that a host's listeners see every one."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection, store: Store) -> None:
+        super().__init__(store)
+        self._connection = connection
+
+    def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
+        return self._connection.execute(statement.clause(self._store.names), binds)
