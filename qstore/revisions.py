@@ -182,7 +182,8 @@ def naming_of_host(context: MigrationContext) -> Naming:
     """The names that a host's Alembic configuration gives: `qstore_prefix` (without: `qstore_`) and `qstore_schema`."""
     if context.environment_context is None:
         return Naming("qstore_")
-    option = context.environment_context.config.get_main_option
+    config = context.environment_context.config
+    option = getattr(config, "get_alembic_option", config.get_main_option)  # from 1.16 on, pyproject.toml is read too
     return Naming(option("qstore_prefix") or "qstore_", option("qstore_schema"))
 
 

@@ -42,13 +42,20 @@ class HostProject:
     """Its directory, its database `host.db`, and its commands as real processes."""
 
     def __init__(
-        self, directory: Path, *, mounted: bool, guarded: bool = False, options: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        *,
+        mounted: bool,
+        guarded: bool = False,
+        batch: bool = False,
+        template: str = "generic",
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         directory.mkdir()
         imports, mounts = ("import qstore", "stores = qstore.mount(Base)") if mounted else ("", "")
         (directory / "models.py").write_text(MODELS.format(imports=imports, mounts=mounts))
-        self.alembic("init", "alembic")
+        self.alembic("init", "-t", template, "alembic")
         environment = directory / "alembic" / "env.py"
         text = environment.read_text().replace("target_metadata = None", TARGET)
         if guarded:
@@ -57,10 +64,21 @@ class HostProject:
                 "target_metadata=target_metadata",
                 "target_metadata=target_metadata, include_name=include_name(target_metadata)",
             )
+        if batch:
+            text = text.replace(
+                "target_metadata=target_metadata", "target_metadata=target_metadata, render_as_batch=True"
+            )
         environment.write_text(text)
         ini = configparser.RawConfigParser()
         ini.read(directory / "alembic.ini")
-        ini["alembic"].update({"sqlalchemy.url": "sqlite:///host.db", **(options or {})})
+        driver = "sqlite+aiosqlite" if template == "async" else "sqlite"
+        url = {"sqlalchemy.url": f"{driver}:///host.db"}
+        if template == "pyproject":
+            project = directory / "pyproject.toml"
+            lines = "".join(f"{name} = {value}\n" for name, value in (options or {}).items())
+            project.write_text(project.read_text().replace("[tool.alembic]\n", f"[tool.alembic]\n{lines}", 1))
+            options = None
+        ini["alembic"].update({**url, **(options or {})})
         with (directory / "alembic.ini").open("w") as file:
             ini.write(file)
 

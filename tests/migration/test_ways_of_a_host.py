@@ -85,6 +85,28 @@ def test_the_branch_takes_its_prefix_from_the_hosts_configuration(tmp_path: Path
         assert host.autogenerate("--head", "base", "--version-path", versions) == {"orders"}
 
 
+@pytest.mark.skipif(not PLUGINS, reason="the host's env.py guards itself there, as in the other tests")
+@pytest.mark.parametrize("template", ["async", "pyproject"])
+def test_the_branch_runs_in_a_project_of_another_form(tmp_path: Path, template: str) -> None:
+    """An async env.py, a configuration in pyproject.toml, and `render_as_batch`."""
+    versions, ours = "%(here)s/alembic/versions", migrate.version_location()
+    locations = f'["{versions}", "{ours}"]' if template == "pyproject" else f"{versions}:{ours}"
+    prefix = '"shop_"' if template == "pyproject" else "shop_"
+    options = {"version_locations": locations, "qstore_prefix": prefix}
+    if template == "async":
+        options |= {SEPARATOR: "os"}
+    host = HostProject(tmp_path / "host", mounted=False, template=template, batch=True, options=options)
+    host.alembic("upgrade", "heads")
+    found = host.autogenerate("--head", "base", "--version-path", str(host.directory / "alembic" / "versions"))
+    assert found == {"orders"}
+    host.alembic("upgrade", "heads")
+    host.alembic("check")
+    assert "shop_transport_messages" in host.tables()
+    for store in ("localkv", "localqueue", "transport"):
+        host.alembic("downgrade", f"{store}@base")
+    assert host.tables() == {"alembic_version", "orders"}
+
+
 def test_the_branch_refuses_to_drop_rows_unless_told(tmp_path: Path) -> None:
     host = branched(tmp_path / "host", mounted=False)
     host.alembic("upgrade", "heads")

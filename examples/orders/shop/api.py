@@ -9,8 +9,7 @@ from fastapi import FastAPI, Header, HTTPException, Request, status
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from qstore import InvalidInput, StoreBusy
-from qstore.session import write_session
+from qstore import InvalidInput, StoreBusy, write_session
 from shop.database import Session
 from shop.models import Order, OrderPlaced, stores
 

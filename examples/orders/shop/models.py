@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from sqlalchemy import ForeignKey
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-from qstore.mounting import mount
+from qstore import mount
 
 __all__ = ["Base", "Charge", "Order", "OrderPlaced", "stores"]
 
