@@ -192,8 +192,9 @@ class ClosedBinding(Binding):
 
 def _write_to(naming: Naming, store: str) -> Delete:
     name = naming.name(store, FORMATS[store].tables[-1])
-    mapped = {} if naming.metadata is None else {each.name: each for each in naming.metadata.tables.values()}
-    return delete(mapped.get(name, table(name)))
+    key = name if naming.schema is None else f"{naming.schema}.{name}"
+    mapped = None if naming.metadata is None else naming.metadata.tables.get(key)
+    return delete(table(name) if mapped is None else mapped)
 
 
 def _missing(connection: Connection, names: Names) -> FormatError | None:
