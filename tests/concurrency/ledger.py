@@ -54,8 +54,9 @@ class Ledger:
 
 
 def read(path: Path) -> list[Entry]:
-    """A process's entries."""
-    return [Entry(*json.loads(line)) for line in path.read_bytes().splitlines()]
+    """A process's entries. Its death may cut the last line short: that one was not noted."""
+    whole, _, _cut = path.read_bytes().rpartition(b"\n")
+    return [Entry(*json.loads(line)) for line in whole.splitlines()]
 
 
 def holdings(entries: Iterable[Entry], lease: float) -> Iterator[Holding]:
