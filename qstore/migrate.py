@@ -162,7 +162,8 @@ def _engine(bind: Bind) -> Engine:
     if isinstance(bind, Connection):
         return bind.engine
     if isinstance(bind, (Session, scoped_session)):
-        return bind.connection().engine
+        with engines.translated("the caller's database"):
+            return bind.connection().engine
     raise InvalidType.of("bind", bind, "a SQLAlchemy Engine, Connection or Session")
 
 

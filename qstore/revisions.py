@@ -242,10 +242,11 @@ def _options(naming: Naming) -> dict[str, Any]:
 def _under_lock(bind: Bind, naming: Naming, stores: Stores, work: Callable[[Connection], T]) -> T:
     """Work with the write lock held, so that what is looked at stays as it is. All of it or nothing."""
     if not isinstance(bind, Engine):
-        connection = bind if isinstance(bind, Connection) else bind.connection()
-        engines.check_back_end(connection.engine, naming)
-        if not connection.in_transaction():
-            connection.begin()  # what SQLAlchemy does by itself with the first statement
+        with engines.translated("the caller's database"):
+            connection = bind if isinstance(bind, Connection) else bind.connection()
+            engines.check_back_end(connection.engine, naming)
+            if not connection.in_transaction():
+                connection.begin()  # what SQLAlchemy does by itself with the first statement
         with engines.translated(engines.described(connection.engine)), write_locked(connection), savepoint(connection):
             return work(connection)
     engines.check_back_end(bind, naming)

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event
 
 from qstore import open_engine
+from tests import write_lock
 from tests.backends import Backend, ConnectionBackend, HostBackend, SessionBackend, WatchedBackend
 
 PATIENCE = 0.1
@@ -27,15 +28,7 @@ def write_locked(backend: Backend, store: str) -> Iterator[None]:
 
 def lock_is_free(backend: Backend, store: str) -> bool:
     """Whether the write lock can be had at once."""
-    with closing(sqlite3.connect(backend.path(store), timeout=0, isolation_level=None)) as connection:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise
-            return False
-        connection.execute("ROLLBACK")
-        return True
+    return write_lock.is_free(backend.path(store))
 
 
 class ImpatientOpened(WatchedBackend):

@@ -52,19 +52,6 @@ def reader_open(path: Path) -> Iterator[sqlite3.Connection]:
         reader.execute("ROLLBACK")
 
 
-def lock_is_free(path: Path) -> bool:
-    """Whether the write lock can be had at once."""
-    with plain(path) as connection:
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise
-            return False
-        connection.execute("ROLLBACK")
-        return True
-
-
 def on_each_connection(engine: Engine, act: Callable[[sqlite3.Connection], object]) -> None:
     """Do something to each new connection of the pool. The engine counts as not listened to: it is the pool that is."""
     event.listen(engine, "connect", lambda connection, _record: act(connection))

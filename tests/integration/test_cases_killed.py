@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from qstore import Event, LocalQueueRepository, StaleLease, TransportRepository
+from tests import write_lock
 from tests.backends import Backend, ManualClock
-from tests.integration.situations import ROOT, lock_is_free, new_store, plain
+from tests.integration.situations import ROOT, new_store, plain
 from tests.integration.test_cases_queue import SEED_CLAIM
 
 SIGNALS = [signal.SIGKILL, signal.SIGTERM]
@@ -30,12 +31,12 @@ def _killed(store: str, path: Path, act: str, statement: str, by: signal.Signals
         try:
             assert program.stdout is not None
             assert program.stdout.readline() == "ready\n"
-            assert lock_is_free(path) != locked
+            assert write_lock.is_free(path) != locked
             program.send_signal(by)
             assert program.wait(30) == -by
         finally:
             program.kill()
-    assert lock_is_free(path)
+    assert write_lock.is_free(path)
 
 
 def _later() -> float:

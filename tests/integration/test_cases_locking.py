@@ -22,12 +22,12 @@ from qstore import (
     TransportRepository,
     migrate,
 )
+from tests import write_lock
 from tests.backends import Backend
 from tests.integration.situations import (
     ENGINES,
     STORES,
     disposed,
-    lock_is_free,
     new_store,
     on_each_connection,
     plain,
@@ -107,7 +107,7 @@ def test_the_write_lock_is_held_at_every_statement_of_an_operation_that_may_writ
 
     def look(statement: str) -> None:
         if not statement.startswith(("BEGIN", "PRAGMA")):
-            statements[statement] = lock_is_free(path)
+            statements[statement] = write_lock.is_free(path)
 
     engine = engine_kind(path)
     with disposed(engine):
@@ -194,7 +194,9 @@ def test_pure_reads_neither_wait_for_the_write_lock_nor_take_it(
             _read_kv(kv)
             assert migrate.current(engine) == ("localkv.v1",)
             assert migrate.check(engine, stores=("localkv",)) == ()
-        on_each_connection(engine, lambda each: each.set_trace_callback(lambda _: free.append(lock_is_free(path))))
+        on_each_connection(
+            engine, lambda each: each.set_trace_callback(lambda _: free.append(write_lock.is_free(path)))
+        )
         engine.dispose()
         with reader_open(path):
             _read_kv(kv)

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from qstore import Event, StoreBusy, write_session
+from tests import write_lock
 from tests.integration.host_modes import BINDS, MODES, OPERATIONS, STORES, Template, host_database, make_template
-from tests.integration.situations import lock_is_free, reader_open
+from tests.integration.situations import reader_open
 
 HOSTS_OWN = [name for name in MODES if name != "open_engine"]  # that one has a log, always
 each_mode = pytest.mark.parametrize("mode", HOSTS_OWN)
@@ -34,7 +35,7 @@ def test_a_repository_on_an_engine_leaves_nothing_in_the_pool_to_be_committed_la
         before = host.stored()
         with reader_open(host.path), pytest.raises(StoreBusy):
             OPERATIONS[operation](host)
-        assert lock_is_free(host.path)
+        assert write_lock.is_free(host.path)
         with host.engine.begin() as connection:
             connection.exec_driver_sql("INSERT INTO orders VALUES ('order')")
         assert host.stored() == before
@@ -54,7 +55,7 @@ def test_a_write_session_leaves_nothing_in_the_pool_either(mode: str, template: 
 
         with reader_open(host.path), pytest.raises((StoreBusy, OperationalError)):
             work()
-        assert lock_is_free(host.path)
+        assert write_lock.is_free(host.path)
         work()
         assert len(host.stored()["qstore_transport_messages"]) == len(before["qstore_transport_messages"]) + 1
 

@@ -12,9 +12,10 @@ from sqlalchemy import Delete, Engine, Insert, Update, event, insert, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from qstore import Event, write_session
+from tests import write_lock
 from tests.backends import ManualClock
 from tests.integration.host_modes import STORES, Order, Template, make_template
-from tests.integration.situations import disposed, host_engine, lock_is_free, plain
+from tests.integration.situations import disposed, host_engine, plain
 
 
 class Routed:
@@ -113,6 +114,6 @@ def test_a_receive_delivers_from_the_primary(routed: Routed) -> None:
 
 def test_a_write_session_locks_the_primary(routed: Routed) -> None:
     with write_session(routed.sessions) as session:
-        assert not lock_is_free(Path(routed.primary.url.database or ""))
+        assert not write_lock.is_free(Path(routed.primary.url.database or ""))
         session.add(Order(name="new"))
     assert routed.on_replica == []

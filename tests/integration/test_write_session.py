@@ -13,8 +13,9 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from qstore import Event, InvalidType, StaleLease, StoreBusy, write_session
+from tests import write_lock
 from tests.integration.host_modes import MODES, STORES, HostDatabase, Order, Template, host_database, make_template
-from tests.integration.situations import lock_is_free, write_lock_held
+from tests.integration.situations import write_lock_held
 
 each_mode = pytest.mark.parametrize("mode", MODES)
 each_way = pytest.mark.parametrize("way", ["Engine", "sessionmaker"])
@@ -62,7 +63,7 @@ def test_what_was_read_holds_until_the_end_and_all_is_committed_there(host: Host
     assert host.orders() == ["order"]
     with Session(host.engine) as session:
         assert session.get(STORES.TransportMessage, seq) is not None
-    assert lock_is_free(host.path)
+    assert write_lock.is_free(host.path)
 
 
 @each_mode
@@ -71,7 +72,7 @@ def test_without_it_the_same_reading_and_writing_comes_too_late(host: HostDataba
     with Session(host.engine) as session:
         assert _orders(session) == []
         if MODES[mode].lock_at_begin:
-            assert not lock_is_free(host.path)
+            assert not write_lock.is_free(host.path)
             return
         host.sql("INSERT INTO orders VALUES ('another hand')")
         if MODES[mode].snapshots:
@@ -128,7 +129,7 @@ def test_an_error_rolls_back_and_goes_on_to_the_caller(
     with pytest.raises(error):
         work()
     assert (host.orders(), host.stored()) == ([], before)
-    assert lock_is_free(host.path)
+    assert write_lock.is_free(host.path)
 
 
 @each_mode
@@ -145,7 +146,7 @@ def test_an_error_in_the_last_flush_rolls_back(host: HostDatabase, mode: str, wa
     with pytest.raises(IntegrityError):
         work()
     assert host.stored() == before
-    assert lock_is_free(host.path)
+    assert write_lock.is_free(host.path)
 
 
 @each_mode
@@ -164,7 +165,7 @@ def test_an_error_in_the_commit_rolls_back(host: HostDatabase, mode: str) -> Non
     with pytest.raises(IntegrityError):
         work()
     assert host.stored() == before
-    assert lock_is_free(host.path)
+    assert write_lock.is_free(host.path)
 
 
 def _enforce_foreign_keys(driver: Any) -> None:
@@ -224,7 +225,7 @@ def test_the_host_may_end_the_transaction_itself_in_the_middle(host: HostDatabas
         getattr(session, end)()
         session.add(Order(name="second"))
     assert host.orders() == (["first", "second"] if end == "commit" else ["second"])
-    assert lock_is_free(host.path)
+    assert write_lock.is_free(host.path)
 
 
 @each_mode
