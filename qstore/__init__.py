@@ -1,7 +1,7 @@
 """Durable queues and a key-value store on SQLAlchemy."""
 
 from qstore.clock import Clock, Seconds
-from qstore.engines import Checkpoint, checkpoint, log_size, open_engine
+from qstore.engines import Checkpoint, checkpoint, log_size, open_async_engine, open_engine
 from qstore.errors import (
     BackendUnsupported,
     FormatError,
@@ -15,15 +15,18 @@ from qstore.errors import (
     StoreFull,
     UndecodablePayload,
 )
-from qstore.localkv import LocalKvRepository, ScanPage
-from qstore.localqueue import LocalQueueRepository, ReceivedMessage
+from qstore.localkv import AsyncLocalKvRepository, LocalKvRepository, ScanPage
+from qstore.localqueue import AsyncLocalQueueRepository, LocalQueueRepository, ReceivedMessage
 from qstore.mounting import MountedStores, mount
 from qstore.naming import NATIVE, Naming
 from qstore.session import write_session
-from qstore.transport import Event, Lease, TransportRepository
+from qstore.transport import AsyncTransportRepository, Event, Lease, TransportRepository
 
 __all__ = [
     "NATIVE",
+    "AsyncLocalKvRepository",
+    "AsyncLocalQueueRepository",
+    "AsyncTransportRepository",
     "BackendUnsupported",
     "Checkpoint",
     "Clock",
@@ -50,6 +53,7 @@ __all__ = [
     "checkpoint",
     "log_size",
     "mount",
+    "open_async_engine",
     "open_engine",
     "write_session",
 ]

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Never, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Delete, Engine, SingletonThreadPool, StaticPool, delete, table
 from sqlalchemy.orm import Session, scoped_session
+from typing_extensions import override
 
 from qstore import engines
 from qstore.clock import Clock
@@ -33,26 +34,38 @@ R = TypeVar("R")
 class Binding(ABC):
     """Runs operations: each one whole or not at all, with the driver's errors told in qstore's."""
 
+    @abstractmethod
     def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an operation that only reads. It never takes the write lock."""
-        with self._transaction(write=False) as transaction:
-            return operation(transaction, *args, **kwargs)
 
+    @abstractmethod
     def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run an operation with the write lock held from its start."""
-        with self._transaction(write=True) as transaction:
-            return operation(transaction, *args, **kwargs)
 
     @abstractmethod
     def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a write that nobody asked for, if the transaction is not the caller's. Its failure is nobody's."""
 
+
+class _Direct(Binding):
+    """Runs operations where it is called."""
+
+    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._transaction(write=False) as transaction:
+            return operation(transaction, *args, **kwargs)
+
+    def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._transaction(write=True) as transaction:
+            return operation(transaction, *args, **kwargs)
+
     @abstractmethod
     def _transaction(self, *, write: bool) -> AbstractContextManager[Transaction]: ...
 
 
-def bind_to(bind: Bind, naming: Naming, store: str, clock: Clock | None) -> Binding:
-    """The binding for whatever the caller has."""
+def bind_to(bind: Bind | Binding, naming: Naming, store: str, clock: Clock | None) -> Binding:
+    """The binding for whatever the caller has; an async twin has one already."""
+    if isinstance(bind, Binding):
+        return bind
     if not isinstance(naming, Naming):
         raise InvalidType.of("naming", naming, "a Naming")
     if clock is not None and not callable(clock):
@@ -66,10 +79,10 @@ def bind_to(bind: Bind, naming: Naming, store: str, clock: Clock | None) -> Bind
         # A Session that sends readers to a replica, or has several engines, is told of a write to the store's table.
         told = {"clause": _write_to(naming, store)}
         return _JoinedBinding(lambda: bind.connection(bind_arguments=told), it)
-    raise InvalidType.of("bind", bind, "a SQLAlchemy Engine, Connection or Session")
+    raise InvalidType.of("bind", bind, "a SQLAlchemy Engine, Connection or Session (for an async one: the Async twin)")
 
 
-class _EngineBinding(Binding):
+class _EngineBinding(_Direct):
     """A short transaction an operation, on a connection of the engine's pool."""
 
     def __init__(self, engine: Engine, store: Store) -> None:
@@ -134,7 +147,7 @@ class _EngineBinding(Binding):
         return compiled
 
 
-class _JoinedBinding(Binding):
+class _JoinedBinding(_Direct):
     """The caller's own transaction: it is never begun, committed, rolled back or closed here."""
 
     def __init__(self, connection: Callable[[], Connection], store: Store) -> None:
@@ -183,8 +196,11 @@ class ClosedBinding(Binding):
     def __str__(self) -> str:
         return "nothing: it is closed"
 
-    def _transaction(self, *, write: bool) -> Never:  # noqa: ARG002
+    @override
+    def read(self, *_: Any, **__: Any) -> Never:
         raise QstoreError(f"this {self._repository} is closed: open another one")
+
+    write = read
 
     def tidy(self, *_: Any, **__: Any) -> None:
         """Have nothing to write in."""

@@ -10,13 +10,30 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines, revisions
+from qstore.awaited import AsyncBind, awaited
 from qstore.engines import Bind
 from qstore.engines.files import recognise_file
 from qstore.errors import FormatError, InvalidInput, InvalidType, shown
 from qstore.formats import FORMATS
 from qstore.naming import NATIVE, Naming
 
-__all__ = ["Bind", "check", "current", "downgrade", "sql", "stamp", "store_of", "upgrade", "version_location"]
+__all__ = [
+    "AsyncBind",
+    "Bind",
+    "check",
+    "check_async",
+    "current",
+    "current_async",
+    "downgrade",
+    "downgrade_async",
+    "sql",
+    "stamp",
+    "stamp_async",
+    "store_of",
+    "upgrade",
+    "upgrade_async",
+    "version_location",
+]
 
 T = TypeVar("T")
 
@@ -96,6 +113,43 @@ def sql(dialect: str = "sqlite", *, naming: Naming = NATIVE, stores: Iterable[st
     if naming.native and len(chosen) != 1:
         raise InvalidInput("stores", f"expected one of {', '.join(FORMATS)} (a native file holds one store)")
     return revisions.sql(dialect, naming, chosen)
+
+
+async def upgrade_async(
+    bind: AsyncBind | Engine, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None
+) -> None:
+    """As `upgrade`, awaited: in a thread on an Engine or on one that qstore opened, else through the async driver."""
+    await awaited(bind, lambda it: upgrade(it, naming=naming, stores=stores))
+
+
+async def downgrade_async(
+    bind: AsyncBind | Engine,
+    *,
+    naming: Naming = NATIVE,
+    stores: Iterable[str] | None = None,
+    drop_data: bool = False,
+) -> None:
+    """As `downgrade`, awaited."""
+    await awaited(bind, lambda it: downgrade(it, naming=naming, stores=stores, drop_data=drop_data))
+
+
+async def current_async(bind: AsyncBind | Engine, *, naming: Naming = NATIVE) -> tuple[str, ...]:
+    """As `current`, awaited."""
+    return await awaited(bind, lambda it: current(it, naming=naming))
+
+
+async def check_async(
+    bind: AsyncBind | Engine, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None
+) -> tuple[str, ...]:
+    """As `check`, awaited."""
+    return await awaited(bind, lambda it: check(it, naming=naming, stores=stores))
+
+
+async def stamp_async(
+    bind: AsyncBind | Engine, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None
+) -> None:
+    """As `stamp`, awaited."""
+    await awaited(bind, lambda it: stamp(it, naming=naming, stores=stores))
 
 
 def version_location() -> str:

@@ -13,14 +13,15 @@ from sqlalchemy.sql.elements import quoted_name
 
 from qstore import models
 from qstore.arguments import several
+from qstore.awaited import AsyncBind, is_async
 from qstore.binding import Bind
 from qstore.clock import Clock
 from qstore.errors import InvalidInput, InvalidType, shown
 from qstore.formats import FORMATS
-from qstore.localkv import LocalKvRepository
-from qstore.localqueue import LocalQueueRepository
+from qstore.localkv import AsyncLocalKvRepository, LocalKvRepository
+from qstore.localqueue import AsyncLocalQueueRepository, LocalQueueRepository
 from qstore.naming import Naming
-from qstore.transport import Event, TransportRepository
+from qstore.transport import AsyncTransportRepository, Event, TransportRepository
 from qstore.transport.models import Int
 from qstore.transport.records import EventT
 
@@ -54,27 +55,44 @@ class MountedStores:
     def transport(
         self, bind: Bind, *, event_type: type[EventT] | TypeAdapter[EventT], clock: Clock | None = None
     ) -> TransportRepository[EventT]: ...
-    def transport(self, bind: Bind, *, event_type: Any = Event, clock: Clock | None = None) -> TransportRepository[Any]:
-        """Bind the transport to an Engine, or to a Connection or Session, whose transaction it joins."""
-        self._check("transport")
-        return TransportRepository(bind, event_type=event_type, naming=self.naming, clock=clock)
+    @overload
+    def transport(self, bind: AsyncBind, *, clock: Clock | None = None) -> AsyncTransportRepository[Event]: ...
+    @overload
+    def transport(
+        self, bind: AsyncBind, *, event_type: type[EventT] | TypeAdapter[EventT], clock: Clock | None = None
+    ) -> AsyncTransportRepository[EventT]: ...
+    def transport(self, bind: Any, *, event_type: Any = Event, clock: Clock | None = None) -> Any:
+        """Bind the transport to an Engine, or to a Connection or Session, whose transaction it joins. Or async ones."""
+        twin = self._twin("transport", bind, TransportRepository, AsyncTransportRepository)
+        return twin(bind, event_type=event_type, naming=self.naming, clock=clock)
 
-    def localkv(self, bind: Bind, *, clock: Clock | None = None, portable: bool = False) -> LocalKvRepository:
+    @overload
+    def localkv(self, bind: Bind, *, clock: Clock | None = None, portable: bool = False) -> LocalKvRepository: ...
+    @overload
+    def localkv(
+        self, bind: AsyncBind, *, clock: Clock | None = None, portable: bool = False
+    ) -> AsyncLocalKvRepository: ...
+    def localkv(self, bind: Any, *, clock: Clock | None = None, portable: bool = False) -> Any:
         """Bind the key-value store likewise."""
-        self._check("localkv")
-        return LocalKvRepository(bind, naming=self.naming, clock=clock, portable=portable)
+        twin = self._twin("localkv", bind, LocalKvRepository, AsyncLocalKvRepository)
+        return twin(bind, naming=self.naming, clock=clock, portable=portable)
 
-    def localqueue(self, bind: Bind, *, clock: Clock | None = None) -> LocalQueueRepository:
+    @overload
+    def localqueue(self, bind: Bind, *, clock: Clock | None = None) -> LocalQueueRepository: ...
+    @overload
+    def localqueue(self, bind: AsyncBind, *, clock: Clock | None = None) -> AsyncLocalQueueRepository: ...
+    def localqueue(self, bind: Any, *, clock: Clock | None = None) -> Any:
         """Bind the queue likewise."""
-        self._check("localqueue")
-        return LocalQueueRepository(bind, naming=self.naming, clock=clock)
+        twin = self._twin("localqueue", bind, LocalQueueRepository, AsyncLocalQueueRepository)
+        return twin(bind, naming=self.naming, clock=clock)
 
     def __repr__(self) -> str:
         return f"<{', '.join(self.stores)} mounted under {self.naming.prefix!r}>"
 
-    def _check(self, store: str) -> None:
+    def _twin(self, store: str, bind: Any, sync_one: Any, async_one: Any) -> Any:
         if store not in self.stores:
             raise InvalidInput("stores", f"expected {store} among the mounted stores, found {', '.join(self.stores)}")
+        return async_one if is_async(bind) else sync_one
 
     def _add(self, store: str, metadata: MetaData, classes: registry) -> None:
         for native in CLASSES[store]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Engine
 
-from qstore.engines import Durability, sqlite
+from qstore.calls import Call, Lane
+from qstore.engines import Companion, Durability, asynchronous_extra, sqlite
 from qstore.engines.files import recognise_file
 from qstore.errors import FormatError
 from qstore.formats import FORMATS
 from qstore.naming import NATIVE
 
-__all__ = ["open_store"]
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+__all__ = ["open_async_store", "open_store"]
 
 
 def open_store(store: str, url: URL, *, create: bool, durability: Durability) -> Engine:
@@ -41,6 +46,28 @@ def open_store(store: str, url: URL, *, create: bool, durability: Durability) ->
         engine.dispose()
         raise
     return engine
+
+
+async def open_async_store(store: str, url: URL, *, create: bool, durability: Durability) -> AsyncEngine:
+    """As `open_store`, in a thread."""
+    with asynchronous_extra():
+        from qstore.engines import asynchronous  # noqa: PLC0415  needs the extra
+    lane = Lane(1)
+    opened: list[Engine] = []
+    call = Call[None](lambda _: opened.append(open_store(store, url, create=create, durability=durability)))
+    lane.put(call)
+    try:
+        await call.outcome()
+    except BaseException:
+        lane.put(Call(lambda _: _dispose(opened)))
+        raise
+    [engine] = opened
+    return asynchronous.create(engine, Companion(engine, writing=lane))
+
+
+def _dispose(engines: list[Engine]) -> None:
+    for engine in engines:
+        engine.dispose()
 
 
 def _make_directory(directory: str) -> None:

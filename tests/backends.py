@@ -13,10 +13,29 @@ from pathlib import Path
 from typing import Any, cast
 
 from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from qstore import NATIVE, LocalKvRepository, LocalQueueRepository, Naming, TransportRepository, migrate, open_engine
+from qstore import (
+    NATIVE,
+    AsyncLocalKvRepository,
+    AsyncLocalQueueRepository,
+    AsyncTransportRepository,
+    LocalKvRepository,
+    LocalQueueRepository,
+    Naming,
+    TransportRepository,
+    migrate,
+    open_async_engine,
+    open_engine,
+)
+from tests.awaiting import EventLoop
 
+TWINS: dict[Any, Any] = {
+    TransportRepository: AsyncTransportRepository,
+    LocalKvRepository: AsyncLocalKvRepository,
+    LocalQueueRepository: AsyncLocalQueueRepository,
+}
 MOUNTED = Naming("qstore_")
 STORES = ("transport", "localkv", "localqueue")
 
@@ -38,6 +57,8 @@ class Backend:
     """Repositories as `open` makes them: native files, statements on the driver's connection."""
 
     naming = NATIVE
+    joins = False
+    """Whether repositories join a transaction of the caller's."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -116,6 +137,8 @@ class HostBackend(WatchedBackend):
 class ConnectionBackend(HostBackend):
     """Bound to a Connection of a host's, which commits after each call (and rolls back after a failed one)."""
 
+    joins = True
+
     def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
         connection = self._engine(store).connect()
         self._closing.append(connection.close)
@@ -124,6 +147,8 @@ class ConnectionBackend(HostBackend):
 
 class SessionBackend(HostBackend):
     """Bound to a Session of a host's, which commits after each call (and rolls back after a failed one)."""
+
+    joins = True
 
     def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
         session = Session(self._engine(store))
@@ -153,14 +178,97 @@ def _committing(repository: Any, transaction: Any) -> Any:
     return cast(Any, Committing())
 
 
+class AsyncBackend(Backend):
+    """The async twins as `open` makes them: native files, each operation in a thread."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.loop = EventLoop()
+        self._closing.append(self.loop.close)
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        target = self.path(store) if store == "transport" else self.directory
+        repository = self.loop.run(TWINS[kind].open(target, **arguments))
+        self._closing.append(lambda: self.loop.run(repository.close()))
+        return self.loop.sync(repository)
+
+
+class AsyncWatchedBackend(AsyncBackend):
+    """Native files on an async engine of qstore's with a listener: statements go through SQLAlchemy."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._async_engines: dict[str, AsyncEngine] = {}
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        return self.loop.sync(TWINS[kind](self._async_engine(store), naming=self.naming, **arguments))
+
+    def _async_engine(self, store: str) -> AsyncEngine:
+        if store not in self._async_engines:
+            engine = self._async_engines[store] = self._create_async_engine(store)
+            self._closing.append(lambda: self.loop.run(engine.dispose()))
+            stores = (store,) if self.naming.native else None
+            self.loop.run(migrate.upgrade_async(engine, naming=self.naming, stores=stores))
+        return self._async_engines[store]
+
+    def _create_async_engine(self, store: str) -> AsyncEngine:
+        engine = open_async_engine(self.path(store))
+        event.listen(engine.sync_engine, "before_cursor_execute", lambda *_: None)
+        return engine
+
+
+class AsyncHostBackend(AsyncWatchedBackend):
+    """All stores mounted in one database of a host, on an async engine that the host made with the defaults."""
+
+    naming = MOUNTED
+
+    def path(self, store: str) -> Path:
+        return self.directory / "host.sqlite"
+
+    def _async_engine(self, store: str) -> AsyncEngine:
+        return super()._async_engine("host")
+
+    def _create_async_engine(self, store: str) -> AsyncEngine:
+        return create_async_engine(f"sqlite+aiosqlite:///{self.path(store)}")
+
+
+class AsyncConnectionBackend(AsyncHostBackend):
+    """Bound to an AsyncConnection of a host's, which commits after each call (and rolls back after a failed one)."""
+
+    joins = True
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        connection = self.loop.run(self._async_engine(store).connect())
+        self._closing.append(lambda: self.loop.run(connection.close()))
+        repository = self.loop.sync(TWINS[kind](connection, naming=self.naming, **arguments))
+        return _committing(repository, self.loop.sync(connection))
+
+
+class AsyncSessionBackend(AsyncHostBackend):
+    """Bound to an AsyncSession of a host's, which commits after each call (and rolls back after a failed one)."""
+
+    joins = True
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        session = AsyncSession(self._async_engine(store))
+        self._closing.append(lambda: self.loop.run(session.close()))
+        repository = self.loop.sync(TWINS[kind](session, naming=self.naming, **arguments))
+        return _committing(repository, self.loop.sync(session))
+
+
 BACKENDS: dict[str, type[Backend]] = {
     "opened": Backend,
     "watched": WatchedBackend,
     "host": HostBackend,
     "connection": ConnectionBackend,
     "session": SessionBackend,
+    "async": AsyncBackend,
+    "async watched": AsyncWatchedBackend,
+    "async host": AsyncHostBackend,
+    "async connection": AsyncConnectionBackend,
+    "async session": AsyncSessionBackend,
 }
-SHARED = ("opened", "watched", "host")
+SHARED = ("opened", "watched", "host", "async", "async watched", "async host")
 """Those whose repositories any number of threads may share: bound to an Engine."""
 
 

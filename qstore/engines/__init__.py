@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from sqlalchemy import Connection, Engine
@@ -13,6 +16,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from qstore.capabilities import capabilities
 from qstore.engines import sqlite
+from qstore.engines.companion import Companion, companion
 from qstore.engines.files import check_version
 from qstore.engines.results import ERRORS, described, opened_path, translate, translated
 from qstore.engines.sqlite import Durability
@@ -20,18 +24,26 @@ from qstore.engines.target import Target, of_file
 from qstore.errors import BackendUnsupported
 from qstore.naming import Naming
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
 __all__ = [
     "ERRORS",
     "Bind",
     "Checkpoint",
+    "Companion",
     "Durability",
     "Target",
+    "asynchronous_extra",
     "check_back_end",
     "checkpoint",
+    "companion",
     "described",
     "driver_reachable",
     "in_memory",
+    "listened_to",
     "log_size",
+    "open_async_engine",
     "open_engine",
     "opened_path",
     "read_only",
@@ -54,6 +66,31 @@ def open_engine(target: Target, *, read_only: bool = False, durability: Durabili
     """
     url = of_file(target)
     return sqlite.create(url.database or "", read_only=read_only, durability=durability)
+
+
+def open_async_engine(target: Target, *, read_only: bool = False, durability: Durability = "full") -> AsyncEngine:
+    """Open an async engine, otherwise as `open_engine`. BackendUnsupported without the extra `async`.
+
+    Repositories on it run each operation as a whole in a thread of their own connections, and not through the engine's
+    async driver, unless somebody listens to its statements.
+    """
+    with asynchronous_extra():
+        from qstore.engines import asynchronous  # noqa: PLC0415  needs the extra
+    engine = open_engine(target, read_only=read_only, durability=durability)
+    return asynchronous.create(engine, Companion(engine))
+
+
+@contextmanager
+def asynchronous_extra() -> Iterator[None]:
+    """Import what the async half needs."""
+    try:
+        import_module("greenlet")  # which SQLAlchemy asks for only when it is used
+        yield
+    except ImportError as error:
+        raise BackendUnsupported(
+            f"expected the packages of the extra `async` (aiosqlite, greenlet), found no {error.name or 'greenlet'}:"
+            " pip install 'qstore[async]'"
+        ) from error
 
 
 def check_back_end(engine: Engine, naming: Naming) -> None:
@@ -80,12 +117,18 @@ def driver_reachable(engine: Engine) -> bool:
     They may on an engine that `open_engine` made. Where somebody listens (tracing, a log of statements) they go through
     SQLAlchemy, which tells them of each one.
     """
-    return opened_path(engine) is not None and not engine._has_events and not engine._should_log_info()
+    return opened_path(engine) is not None and not engine.dialect.is_async and not listened_to(engine)
+
+
+def listened_to(engine: Engine) -> bool:
+    """Whether somebody wants to be told of each statement."""
+    return engine._has_events or engine._should_log_info()
 
 
 def read_only(engine: Engine) -> bool:
     """Whether the engine was opened with `read_only=True`."""
-    return bool(engine.get_execution_options().get("qstore_read_only", False))
+    file: sqlite.File | None = engine.get_execution_options().get("qstore_file")
+    return file is not None and file.read_only
 
 
 def log_size(engine: Engine) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -126,9 +127,9 @@ def primary(error: sqlite3.Error) -> int | None:
 
 
 def opened_path(engine: Engine) -> str | None:
-    """The path of the file, if the engine is one that `open_engine` made."""
-    path: str | None = engine.get_execution_options().get("qstore_path")
-    return path
+    """The path of the file, if qstore opened the engine."""
+    file: Any = engine.get_execution_options().get("qstore_file")
+    return None if file is None else str(file.path)
 
 
 def described(engine: Engine) -> str:

@@ -14,7 +14,7 @@ from qstore.engines.files import check_version, log_waits, patiently, refuse_oth
 from qstore.engines.results import BUSY_TIMEOUT, moved, translated
 from qstore.errors import FormatError, InvalidInput, shown
 
-__all__ = ["Durability", "create", "refuse_memory"]
+__all__ = ["Durability", "File", "create", "prepare", "refuse_memory"]
 
 Durability = Literal["full", "normal"]
 
@@ -32,21 +32,26 @@ def create(path: str, *, read_only: bool, durability: Durability, exists: bool =
     check_version(path)
     if durability not in _SYNCHRONOUS:
         raise InvalidInput("durability", f"expected 'full' or 'normal', found {shown(durability)}")
-    file = _File(path, read_only=read_only, durability=durability)
+    file = File(path, read_only=read_only, durability=durability)
     if exists:
         file.identify()
     engine = create_engine(
         URL.create("sqlite", database=path),
         creator=file.connect,
         poolclass=QueuePool,
-        execution_options={"qstore_read_only": read_only, "qstore_path": path},
+        execution_options={"qstore_file": file},
     )
+    prepare(engine, file)
+    return engine
+
+
+def prepare(engine: Engine, file: File) -> None:
+    """Make an engine on the file, whose connections are new, one that the stores can count on."""
     # The driver begins a transaction with the first write, so that what was read before is not part of it, and the end
     # of a savepoint commits. Begin it where SQLAlchemy does.
     setattr(engine.dialect, "do_begin", _begin)  # noqa: B010  a method of this one instance
     event.listen(engine.pool, "checkout", lambda *_: file.check())
     _children.watch(engine, file)
-    return engine
 
 
 def refuse_memory(database: str | None) -> None:
@@ -59,7 +64,7 @@ def refuse_memory(database: str | None) -> None:
         )
 
 
-class _File:
+class File:
     """Opens connections to one file, and sees to it that they all have the same one."""
 
     def __init__(self, path: str, *, read_only: bool, durability: Durability) -> None:
@@ -150,7 +155,9 @@ def _begin(connection: Any) -> None:
     """Begin a deferred transaction, unless the host asked for AUTOCOMMIT (then the driver's level is None)."""
     driver = getattr(connection, "driver_connection", connection)
     if driver.isolation_level is not None and not driver.in_transaction:
-        connection.cursor().execute("BEGIN").close()
+        cursor = connection.cursor()
+        cursor.execute("BEGIN")
+        cursor.close()
 
 
 class _Connection(sqlite3.Connection):
@@ -161,10 +168,10 @@ class _Children:
     """Sees to it that a forked child opens connections of its own and leaves its parent's alone."""
 
     def __init__(self) -> None:
-        self._files: WeakKeyDictionary[Engine, _File] = WeakKeyDictionary()
+        self._files: WeakKeyDictionary[Engine, File] = WeakKeyDictionary()
         self._watching = False
 
-    def watch(self, engine: Engine, file: _File) -> None:
+    def watch(self, engine: Engine, file: File) -> None:
         """Look after one more engine."""
         self._files[engine] = file
         if not self._watching and hasattr(os, "register_at_fork"):

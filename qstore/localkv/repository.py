@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import chain
 from typing import Self
 
 from qstore.arguments import HIGHEST_INTEGER, integer, text
-from qstore.binding import Bind, bind_to
+from qstore.awaited import AsyncBind, await_to
+from qstore.binding import Bind, Binding, bind_to
 from qstore.clock import Clock, Seconds, ttl_milliseconds
 from qstore.engines import Durability, Target
 from qstore.engines.target import in_directory
@@ -15,10 +17,10 @@ from qstore.errors import InvalidInput, InvalidType, PayloadTooLarge, shown
 from qstore.localkv import operations
 from qstore.localkv.records import ScanPage
 from qstore.naming import NATIVE, Naming
-from qstore.opening import open_store
-from qstore.repository import Repository, owning
+from qstore.opening import open_async_store, open_store
+from qstore.repository import AsyncRepository, Opening, Repository, owning
 
-__all__ = ["LocalKvRepository"]
+__all__ = ["AsyncLocalKvRepository", "LocalKvRepository"]
 
 LONGEST_KEY = 512
 """Bytes of UTF-8."""
@@ -45,7 +47,7 @@ class LocalKvRepository(Repository):
     """
 
     def __init__(
-        self, bind: Bind, *, naming: Naming = NATIVE, clock: Clock | None = None, portable: bool = False
+        self, bind: Bind | Binding, *, naming: Naming = NATIVE, clock: Clock | None = None, portable: bool = False
     ) -> None:
         """Use a store that exists.
 
@@ -140,17 +142,17 @@ class LocalKvRepository(Repository):
         It walks by key, with a short read for each few: a key that lives through the whole walk is seen exactly once,
         whatever comes and goes meanwhile, and no transaction stays open between two items.
         """
-        return self._walk(self._prefix(prefix))
+        return chain.from_iterable(self._pages(self._prefix(prefix)))
 
     def purge_expired(self) -> int:
         """Delete all expired keys in one transaction. Returns how many there were."""
         return self._binding.write(operations.purge_expired)
 
-    def _walk(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+    def _pages(self, prefix: str) -> Iterator[list[tuple[str, bytes]]]:
         size = 1
         items = self._binding.read(operations.scan, prefix, 0, size)
         while items:
-            yield from items
+            yield items
             # As many rows as make about a megabyte, so that large values do not fill the memory.
             mean = sum(len(value) for _, value in items) // len(items) + 1
             size = max(1, min(1024, 8 * size, 1_048_576 // mean))
@@ -177,6 +179,75 @@ class LocalKvRepository(Repository):
         if size > self._largest_value:
             raise PayloadTooLarge("value", size=size, limit=self._largest_value)
         return value if type(value) is bytes else bytes(value)
+
+
+class AsyncLocalKvRepository(AsyncRepository):
+    """The async twin of `LocalKvRepository`: the same methods, awaited, with the same arguments and errors.
+
+    Bound to an AsyncEngine, AsyncConnection or AsyncSession, as the sync one to theirs; one object serves any number of
+    tasks, and one event loop after another. A call that is cancelled has happened whole or not at all when the
+    cancellation goes on: only one that was committing already has happened.
+    """
+
+    _behind: LocalKvRepository
+
+    def __init__(
+        self, bind: AsyncBind, *, naming: Naming = NATIVE, clock: Clock | None = None, portable: bool = False
+    ) -> None:
+        """Use a store that exists. `portable` as in `LocalKvRepository`."""
+        super().__init__(LocalKvRepository(await_to(bind, naming, "localkv", clock), portable=portable))
+
+    @classmethod
+    def open(
+        cls,
+        data_dir_or_url: Target,
+        *,
+        create: bool = True,
+        clock: Clock | None = None,
+        durability: Durability = "full",
+        portable: bool = False,
+    ) -> Opening[Self]:
+        """Open a store as `LocalKvRepository.open`: `await` it, or use it in `async with`, which also closes it."""
+        url = in_directory(data_dir_or_url, "localkv.sqlite")
+        engine = open_async_store("localkv", url, create=create, durability=durability)
+        return Opening(engine, lambda engine: cls(engine, clock=clock, portable=portable))
+
+    async def get(self, key: str) -> bytes | None:
+        """As `LocalKvRepository.get`."""
+        return await self._run(self._behind.get, key)
+
+    async def exists(self, key: str) -> bool:
+        """As `LocalKvRepository.exists`."""
+        return await self._run(self._behind.exists, key)
+
+    async def put(self, key: str, value: Value, *, ttl: Seconds | None = None, if_not_exists: bool = False) -> bool:
+        """As `LocalKvRepository.put`."""
+        return await self._run(self._behind.put, key, value, ttl=ttl, if_not_exists=if_not_exists)
+
+    async def put_many(self, items: Mapping[str, Value], *, ttl: Seconds | None = None) -> None:
+        """As `LocalKvRepository.put_many`."""
+        await self._run(self._behind.put_many, items, ttl=ttl)
+
+    async def delete(self, key: str) -> None:
+        """As `LocalKvRepository.delete`."""
+        await self._run(self._behind.delete, key)
+
+    async def scan_prefix(self, prefix: str, *, limit: int | None = None, cursor: str | None = None) -> ScanPage:
+        """As `LocalKvRepository.scan_prefix`."""
+        return await self._run(self._behind.scan_prefix, prefix, limit=limit, cursor=cursor)
+
+    def iter_prefix(self, prefix: str) -> AsyncIterator[tuple[str, bytes]]:
+        """As `LocalKvRepository.iter_prefix`, for `async for`."""
+        return self._walk(self._behind._pages(self._behind._prefix(prefix)))
+
+    async def purge_expired(self) -> int:
+        """As `LocalKvRepository.purge_expired`."""
+        return await self._run(self._behind.purge_expired)
+
+    async def _walk(self, pages: Iterator[list[tuple[str, bytes]]]) -> AsyncIterator[tuple[str, bytes]]:
+        while page := await self._run(next, pages, None):
+            for item in page:
+                yield item
 
 
 def _ttl(ttl: Seconds | None) -> int | None:

@@ -1,6 +1,6 @@
 """The queue: visibility timeouts, receipt handles and delivery counts (`localqueue.v1`)."""
 
 from qstore.localqueue.records import ReceivedMessage
-from qstore.localqueue.repository import LocalQueueRepository
+from qstore.localqueue.repository import AsyncLocalQueueRepository, LocalQueueRepository
 
-__all__ = ["LocalQueueRepository", "ReceivedMessage"]
+__all__ = ["AsyncLocalQueueRepository", "LocalQueueRepository", "ReceivedMessage"]

@@ -9,7 +9,8 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from qstore.arguments import HIGHEST_INTEGER, integer, several, text
-from qstore.binding import Bind, bind_to
+from qstore.awaited import AsyncBind, await_to
+from qstore.binding import Bind, Binding, bind_to
 from qstore.clock import Clock, Seconds, seconds, ttl_milliseconds
 from qstore.engines import Durability, Target
 from qstore.engines.target import in_directory
@@ -17,11 +18,11 @@ from qstore.errors import InvalidType, PayloadTooLarge
 from qstore.localqueue import operations
 from qstore.localqueue.records import ReceivedMessage
 from qstore.naming import NATIVE, Naming
-from qstore.opening import open_store
+from qstore.opening import open_async_store, open_store
 from qstore.payload import dump_json, dump_model
-from qstore.repository import Repository, owning
+from qstore.repository import AsyncRepository, Opening, Repository, owning
 
-__all__ = ["LocalQueueRepository"]
+__all__ = ["AsyncLocalQueueRepository", "LocalQueueRepository"]
 
 LARGEST_PAYLOAD = 65_536
 """Bytes of UTF-8, as stored."""
@@ -42,7 +43,7 @@ class LocalQueueRepository(Repository):
     Errors of every call: StoreBusy (repeat it), StoreFull, InvalidInput (refused before the store was touched).
     """
 
-    def __init__(self, bind: Bind, *, naming: Naming = NATIVE, clock: Clock | None = None) -> None:
+    def __init__(self, bind: Bind | Binding, *, naming: Naming = NATIVE, clock: Clock | None = None) -> None:
         """Use a store that exists."""
         super().__init__(bind_to(bind, naming, "localqueue", clock))
 
@@ -108,6 +109,59 @@ class LocalQueueRepository(Repository):
     def purge(self) -> int:
         """Remove every message, visible or not. Returns how many there were."""
         return self._binding.write(operations.purge)
+
+
+class AsyncLocalQueueRepository(AsyncRepository):
+    """The async twin of `LocalQueueRepository`: the same methods, awaited, with the same arguments and errors.
+
+    Bound to an AsyncEngine, AsyncConnection or AsyncSession, as the sync one to theirs; one object serves any number of
+    tasks, and one event loop after another. A call that is cancelled has happened whole or not at all when the
+    cancellation goes on: only one that was committing already has happened.
+    """
+
+    _behind: LocalQueueRepository
+
+    def __init__(self, bind: AsyncBind, *, naming: Naming = NATIVE, clock: Clock | None = None) -> None:
+        """Use a store that exists."""
+        super().__init__(LocalQueueRepository(await_to(bind, naming, "localqueue", clock)))
+
+    @classmethod
+    def open(
+        cls,
+        data_dir_or_url: Target,
+        *,
+        create: bool = True,
+        clock: Clock | None = None,
+        durability: Durability = "full",
+    ) -> Opening[Self]:
+        """Open a store as `LocalQueueRepository.open`: `await` it, or use it in `async with`, which also closes it."""
+        url = in_directory(data_dir_or_url, "localqueue.sqlite")
+        engine = open_async_store("localqueue", url, create=create, durability=durability)
+        return Opening(engine, lambda engine: cls(engine, clock=clock))
+
+    async def send(self, payload: Payload) -> int:
+        """As `LocalQueueRepository.send`."""
+        return await self._run(self._behind.send, payload)
+
+    async def send_many(self, payloads: Iterable[Payload]) -> list[int]:
+        """As `LocalQueueRepository.send_many`."""
+        return await self._run(self._behind.send_many, payloads)
+
+    async def receive(self, max_messages: int = 1, *, visibility_timeout: Seconds = 30) -> list[ReceivedMessage]:
+        """As `LocalQueueRepository.receive`."""
+        return await self._run(self._behind.receive, max_messages, visibility_timeout=visibility_timeout)
+
+    async def ack(self, receipt_handle: str) -> None:
+        """As `LocalQueueRepository.ack`."""
+        await self._run(self._behind.ack, receipt_handle)
+
+    async def nack(self, receipt_handle: str) -> None:
+        """As `LocalQueueRepository.nack`."""
+        await self._run(self._behind.nack, receipt_handle)
+
+    async def purge(self) -> int:
+        """As `LocalQueueRepository.purge`."""
+        return await self._run(self._behind.purge)
 
 
 def _stored(payload: Payload) -> tuple[str, str]:

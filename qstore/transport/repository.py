@@ -9,19 +9,20 @@ from typing import Generic, Self, cast
 from pydantic import BaseModel, TypeAdapter
 
 from qstore.arguments import integer, several, text
-from qstore.binding import Bind, bind_to
+from qstore.awaited import AsyncBind, await_to
+from qstore.binding import Bind, Binding, bind_to
 from qstore.clock import Clock, Seconds, seconds
 from qstore.engines import Durability, Target
 from qstore.engines.target import of_file
 from qstore.errors import InvalidInput, InvalidType
 from qstore.naming import NATIVE, Naming
-from qstore.opening import open_store
+from qstore.opening import open_async_store, open_store
 from qstore.payload import dump
-from qstore.repository import Repository, owning
+from qstore.repository import AsyncRepository, Opening, Repository, owning
 from qstore.transport import operations
 from qstore.transport.records import Event, EventT, Lease
 
-__all__ = ["TransportRepository"]
+__all__ = ["AsyncTransportRepository", "TransportRepository"]
 
 LONGEST_ID = 1024
 """Bytes of UTF-8 in a group id or worker id."""
@@ -39,7 +40,7 @@ class TransportRepository(Repository, Generic[EventT]):
 
     def __init__(
         self,
-        bind: Bind,
+        bind: Bind | Binding,
         *,
         event_type: type[EventT] | TypeAdapter[EventT] = cast("type[EventT]", Event),  # noqa: B008  the default of EventT
         naming: Naming = NATIVE,
@@ -131,6 +132,67 @@ class TransportRepository(Repository, Generic[EventT]):
             dump("event", event, self._adapter),
             integer("priority", priority, at_least=LOWEST_PRIORITY, at_most=HIGHEST_PRIORITY),
         )
+
+
+class AsyncTransportRepository(AsyncRepository, Generic[EventT]):
+    """The async twin of `TransportRepository`: the same methods, awaited, with the same arguments and errors.
+
+    Bound to an AsyncEngine, AsyncConnection or AsyncSession, as the sync one to theirs; one object serves any number of
+    tasks, and one event loop after another. A call that is cancelled has happened whole or not at all when the
+    cancellation goes on: only one that was committing already has happened.
+    """
+
+    _behind: TransportRepository[EventT]
+
+    def __init__(
+        self,
+        bind: AsyncBind,
+        *,
+        event_type: type[EventT] | TypeAdapter[EventT] = cast("type[EventT]", Event),  # noqa: B008  the default of EventT
+        naming: Naming = NATIVE,
+        clock: Clock | None = None,
+    ) -> None:
+        """Use a store that exists. `event_type`: what events are decoded to, any pydantic type."""
+        super().__init__(TransportRepository(await_to(bind, naming, "transport", clock), event_type=event_type))
+
+    @classmethod
+    def open(
+        cls,
+        target: Target,
+        *,
+        event_type: type[EventT] | TypeAdapter[EventT] = cast("type[EventT]", Event),  # noqa: B008  the default of EventT
+        create: bool = True,
+        clock: Clock | None = None,
+        durability: Durability = "full",
+    ) -> Opening[Self]:
+        """Open a store as `TransportRepository.open`: `await` it, or use it in `async with`, which also closes it."""
+        url = of_file(target, "transport.sqlite")
+        engine = open_async_store("transport", url, create=create, durability=durability)
+        return Opening(engine, lambda engine: cls(engine, event_type=event_type, clock=clock))
+
+    async def publish(self, group_id: str, event: EventT, priority: int = 0) -> int:
+        """As `TransportRepository.publish`."""
+        return await self._run(self._behind.publish, group_id, event, priority)
+
+    async def publish_many(self, messages: Iterable[tuple[str, EventT] | tuple[str, EventT, int]]) -> list[int]:
+        """As `TransportRepository.publish_many`."""
+        return await self._run(self._behind.publish_many, messages)
+
+    async def claim(self, worker_id: str, visibility: Seconds, min_priority: int = 0) -> Lease[EventT] | None:
+        """As `TransportRepository.claim`."""
+        return await self._run(self._behind.claim, worker_id, visibility, min_priority)
+
+    async def ack(self, lease: Lease[EventT]) -> None:
+        """As `TransportRepository.ack`."""
+        await self._run(self._behind.ack, lease)
+
+    async def nack(self, lease: Lease[EventT], delay: Seconds = 0) -> None:
+        """As `TransportRepository.nack`."""
+        await self._run(self._behind.nack, lease, delay)
+
+    async def extend(self, lease: Lease[EventT], visibility: Seconds) -> Lease[EventT]:
+        """As `TransportRepository.extend`."""
+        return await self._run(self._behind.extend, lease, visibility)
 
 
 def _parts(message: tuple[str, EventT] | tuple[str, EventT, int]) -> tuple[str, EventT] | tuple[str, EventT, int]:

@@ -8,10 +8,22 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from qstore import open_engine
+from qstore import open_async_engine, open_engine
+from qstore.engines import companion
 from tests import write_lock
-from tests.backends import Backend, ConnectionBackend, HostBackend, SessionBackend, WatchedBackend
+from tests.backends import (
+    AsyncConnectionBackend,
+    AsyncHostBackend,
+    AsyncSessionBackend,
+    AsyncWatchedBackend,
+    Backend,
+    ConnectionBackend,
+    HostBackend,
+    SessionBackend,
+    WatchedBackend,
+)
 
 PATIENCE = 0.1
 """Seconds that an impatient store waits."""
@@ -60,14 +72,52 @@ class ImpatientSession(ImpatientHost, SessionBackend):
     pass
 
 
+class ImpatientAsync(AsyncWatchedBackend):
+    """Native files on an async engine of qstore's without a listener, as `open` has it."""
+
+    def _create_async_engine(self, store: str) -> AsyncEngine:
+        engine = open_async_engine(self.path(store))
+        behind = companion(engine.sync_engine)
+        assert behind is not None
+        event.listen(behind.engine.pool, "connect", _impatient)
+        return engine
+
+
+class ImpatientAsyncWatched(AsyncWatchedBackend):
+    def _create_async_engine(self, store: str) -> AsyncEngine:
+        engine = super()._create_async_engine(store)
+        event.listen(engine.sync_engine.pool, "connect", _impatient)
+        return engine
+
+
+class ImpatientAsyncHost(AsyncHostBackend):
+    def _create_async_engine(self, store: str) -> AsyncEngine:
+        return create_async_engine(f"sqlite+aiosqlite:///{self.path(store)}", connect_args={"timeout": PATIENCE})
+
+
+class ImpatientAsyncConnection(ImpatientAsyncHost, AsyncConnectionBackend):
+    pass
+
+
+class ImpatientAsyncSession(ImpatientAsyncHost, AsyncSessionBackend):
+    pass
+
+
 IMPATIENT: dict[str, type[Backend]] = {
     "opened": ImpatientOpened,
     "watched": ImpatientWatched,
     "host": ImpatientHost,
     "connection": ImpatientConnection,
     "session": ImpatientSession,
+    "async": ImpatientAsync,
+    "async watched": ImpatientAsyncWatched,
+    "async host": ImpatientAsyncHost,
+    "async connection": ImpatientAsyncConnection,
+    "async session": ImpatientAsyncSession,
 }
 
 
 def _impatient(driver: Any, _record: Any) -> None:
-    driver.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}").close()
+    cursor = driver.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
+    cursor.close()

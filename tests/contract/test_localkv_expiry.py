@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.backends import Backend, ConnectionBackend, ManualClock, SessionBackend
+from tests.backends import Backend, ManualClock
 from tests.contract.contents import unchanged
 
 LATEST = 2**63 - 1
@@ -126,7 +126,7 @@ def test_get_and_exists_delete_the_expired_row_they_meet_and_no_other(
     kv.put("live", b"v")
     clock.advance(1)
     assert getattr(kv, read)("met") in (None, False)
-    kept = {"met", "other", "live"} if _joined(backend) else {"other", "live"}
+    kept = {"met", "other", "live"} if backend.joins else {"other", "live"}
     assert _keys(backend) == kept
 
 
@@ -204,8 +204,3 @@ def test_a_lazy_delete_that_fails_does_not_fail_the_read(
 
 def _keys(backend: Backend) -> set[str]:
     return {key for (key,) in backend.sql("localkv", "SELECT key FROM {kv}")}
-
-
-def _joined(backend: Backend) -> bool:
-    """Whether reads happen in the caller's transaction, which a lazy delete must not write in."""
-    return isinstance(backend, ConnectionBackend | SessionBackend)

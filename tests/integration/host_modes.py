@@ -128,13 +128,16 @@ class HostDatabase:
         self.bind: Any = BINDS[bind](self.engine)
 
     def transport(self) -> TransportRepository[Event]:
-        return STORES.transport(self.bind, clock=self.clock)
+        repository: TransportRepository[Event] = STORES.transport(self.bind, clock=self.clock)
+        return repository
 
     def localkv(self) -> LocalKvRepository:
-        return STORES.localkv(self.bind, clock=self.clock)
+        repository: LocalKvRepository = STORES.localkv(self.bind, clock=self.clock)
+        return repository
 
     def localqueue(self) -> LocalQueueRepository:
-        return STORES.localqueue(self.bind, clock=self.clock)
+        repository: LocalQueueRepository = STORES.localqueue(self.bind, clock=self.clock)
+        return repository
 
     def order(self, name: str = "order") -> None:
         """Write in the host's transaction."""

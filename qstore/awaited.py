@@ -1,0 +1,153 @@
+"""Bindings for the async twins. An operation runs in a thread or a task of its own, and is awaited from a greenlet.
+
+A twin calls the sync repository's method within SQLAlchemy's `greenlet_spawn`, so that all its logic is the sync one's:
+arguments are checked and records made in the caller's task, and only the operation goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
+from typing_extensions import override
+
+from qstore.binding import Bind, Binding, bind_to
+from qstore.calls import Call, Lane, in_task
+from qstore.clock import Clock
+from qstore.engines import asynchronous_extra, companion, listened_to
+from qstore.errors import InvalidInput, InvalidType
+from qstore.naming import Naming
+from qstore.transaction import Transaction
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+
+    AsyncBind = AsyncEngine | AsyncConnection | AsyncSession | async_scoped_session[Any]
+    """An AsyncEngine: a transaction of qstore's own. An AsyncConnection or AsyncSession: the caller's is joined."""
+else:
+    AsyncBind = Any  # their module cannot be imported without the extra
+
+__all__ = ["AsyncBind", "AwaitedBinding", "await_to", "awaited", "is_async"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def await_to(bind: AsyncBind, naming: Naming, store: str, clock: Clock | None) -> Binding:
+    """The binding for whatever the caller has."""
+
+    def joined() -> _Way:
+        return _Way(bind_to(sync_of(bind), naming, store, clock), in_task, in_task, at_once=False)
+
+    it = sync_of(bind)
+    if isinstance(it, Engine):
+        return _engine_binding(it, lambda engine: bind_to(engine, naming, store, clock))
+    return AwaitedBinding(joined) if callable(bind) else _always(joined())
+
+
+async def awaited(bind: AsyncBind | Engine, work: Callable[[Bind], R]) -> R:
+    """Do a larger work with what the caller has, in a thread or through its async driver. Cancelled, it ends first."""
+    it = bind if isinstance(bind, Engine) else sync_of(bind)
+    behind = companion(it) if isinstance(it, Engine) else None
+    if behind is not None:
+        call = Call[R](lambda _: work(behind.engine))
+        behind.writing.put(call)
+    elif isinstance(bind, Engine):
+        call = Call[R](lambda _: work(bind))
+        Lane(1).put(call)
+    else:
+        call = Call[R](lambda _: work(it))
+        in_task(call)
+    return await call.outcome(at_once=False)
+
+
+def is_async(bind: object) -> bool:
+    """Whether a bind is one that is awaited."""
+    # SQLAlchemy's module for these may be absent, and takes its time; without it there are none.
+    kinds = sys.modules.get("sqlalchemy.ext.asyncio")
+    return kinds is not None and isinstance(
+        bind, (kinds.AsyncEngine, kinds.AsyncConnection, kinds.AsyncSession, kinds.async_scoped_session)
+    )
+
+
+def sync_of(bind: AsyncBind) -> Engine | Connection | Session:
+    """The sync engine, connection or session within an async one."""
+    with asynchronous_extra():
+        from sqlalchemy.ext.asyncio import (  # noqa: PLC0415  needs the extra
+            AsyncConnection,
+            AsyncEngine,
+            AsyncSession,
+            async_scoped_session,
+        )
+    if isinstance(bind, AsyncEngine):
+        return bind.sync_engine
+    if isinstance(bind, AsyncConnection):
+        if bind.sync_connection is None:
+            raise InvalidInput("bind", "expected an AsyncConnection that is begun: await it, or use `async with`")
+        return bind.sync_connection
+    if isinstance(bind, async_scoped_session):
+        session: Session = bind().sync_session
+        return session
+    if isinstance(bind, AsyncSession):
+        return bind.sync_session
+    raise InvalidType.of("bind", bind, "a SQLAlchemy AsyncEngine, AsyncConnection or AsyncSession")
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A sync binding, and where its operations are done. `at_once`: on no connection of the caller's."""
+
+    binding: Binding
+    reading: Callable[[Call[Any]], None]
+    writing: Callable[[Call[Any]], None]
+    at_once: bool
+
+
+class AwaitedBinding(Binding):
+    """Awaits what a sync binding does elsewhere. It is called in a greenlet of the caller's task."""
+
+    def __init__(self, way: Callable[[], _Way]) -> None:
+        self._way = way
+
+    def __str__(self) -> str:
+        return str(self._way().binding)
+
+    @override
+    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        way = self._way()
+        call = Call[R](lambda _: way.binding.read(operation, *args, **kwargs))
+        way.reading(call)
+        return await_only(call.outcome(at_once=way.at_once))
+
+    @override
+    def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        way = self._way()
+        call = Call[R](lambda call: way.binding.write(call.guarded(operation), *args, **kwargs))
+        way.writing(call)
+        return await_only(call.outcome(at_once=way.at_once))
+
+    @override
+    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+        way = self._way()
+        call = Call[None](lambda _: way.binding.tidy(operation, *args, **kwargs))
+        way.reading(call)  # which nobody can hold up, and neither does this: it waits for no lock
+        await_only(call.outcome(at_once=way.at_once))
+
+
+def _always(way: _Way) -> Binding:
+    return AwaitedBinding(lambda: way)
+
+
+def _engine_binding(engine: Engine, bound: Callable[[Engine], Binding]) -> Binding:
+    """On an engine that qstore opened: a hop an operation, unless somebody wants to be told of each statement."""
+    listened = _Way(bound(engine), in_task, in_task, at_once=True)
+    behind = companion(engine)
+    if behind is None:
+        return _always(listened)
+    direct = _Way(bound(behind.engine), behind.reading.put, behind.writing.put, at_once=True)
+    return AwaitedBinding(lambda: listened if listened_to(engine) else direct)

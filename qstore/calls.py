@@ -1,0 +1,181 @@
+"""An operation that somebody awaits: whole or not at all, whatever becomes of the one who awaits it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from weakref import finalize
+
+from sqlalchemy.util import greenlet_spawn
+
+__all__ = ["Call", "Lane", "Withdrawn", "in_task"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Withdrawn(BaseException):
+    """Nobody awaits the call any more. What it has begun is to be undone."""
+
+
+class Call(Generic[R]):
+    """Work in another thread or task, and the one who awaits it.
+
+    One who is cancelled withdraws the call. If the work has not begun to hold anything (the write lock), it never
+    will, and the cancellation goes on at once. Otherwise it waits for the work to end, which is soon: undone, or, if it
+    was committing already, whole.
+    """
+
+    __slots__ = ("_ended", "_holding", "_loop", "_outcome", "_withdrawn", "_work")
+
+    def __init__(self, work: Callable[[Call[R]], R]) -> None:
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[R | None] = self._loop.create_future()
+        self._withdrawn = False
+        self._holding = False
+        self._ended = False
+
+    async def outcome(self, *, at_once: bool = True) -> R:
+        """Await the work. `at_once`: a cancellation need not wait for work that holds nothing."""
+        try:
+            return cast(R, await self._outcome)
+        except asyncio.CancelledError:
+            # Each side writes its own mark before it reads the other's, so that one of them always sees the other.
+            self._withdrawn = True
+            if self._holding or not at_once:
+                await self._end()
+            raise
+
+    def guarded(self, operation: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
+        """An operation that is undone, by Withdrawn, if the call is withdrawn before its transaction commits."""
+
+        def guarded(transaction: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            self._holding = True
+            self.check()
+            result = operation(transaction, *args, **kwargs)
+            self.check()
+            return result
+
+        return guarded
+
+    def check(self) -> None:
+        """Withdrawn if nobody awaits the call any more."""
+        if self._withdrawn:
+            raise Withdrawn
+
+    def run(self) -> None:
+        """Do the work, in whichever thread, and tell the one who awaits it."""
+        result: R | None = None
+        failure: BaseException | None = None
+        try:
+            self.check()
+            result = self._work(self)
+        except BaseException as error:  # noqa: BLE001  it is raised where the call is awaited
+            failure = error
+        with suppress(RuntimeError):  # the event loop is closed: nobody awaits it
+            self._loop.call_soon_threadsafe(self.settle, result, failure)
+
+    def settle(self, result: R | None, failure: BaseException | None) -> None:
+        """Take the work's end to the one who awaits it. Only in the event loop's thread, and only once."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._outcome.done():
+            return
+        if failure is None or self._withdrawn:
+            self._outcome.set_result(result)
+        else:
+            self._outcome.set_exception(failure)
+
+    async def _end(self) -> None:
+        while not self._ended:
+            self._outcome = self._loop.create_future()
+            with suppress(asyncio.CancelledError):  # anyio cancels again and again
+                await self._outcome
+
+
+class Lane:
+    """Threads that do calls in the order in which they come. They start when there is work, and end with the lane.
+
+    They are daemons: a program that ends does not wait for them, and what they were about is undone or whole.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._renew()
+
+    def put(self, call: Call[Any]) -> None:
+        """Queue a call."""
+        if self._process != os.getpid():
+            self._renew()  # a forked child has no threads
+        self._crew.put(call)
+
+    def end(self) -> list[Thread]:
+        """Let the threads end once they have done what is queued. Later calls start new ones."""
+        ending = self._crew.threads
+        self._end()
+        self._renew()
+        return ending
+
+    def _renew(self) -> None:
+        self._process = os.getpid()
+        self._crew = _Crew(self._threads)
+        self._end = finalize(self, self._crew.end)
+        self._end.atexit = False
+
+
+class _Crew:
+    """A lane's threads. They refer to this and not to the lane, so that the lane's end is theirs."""
+
+    def __init__(self, most: int) -> None:
+        self.threads: list[Thread] = []
+        self._most = most
+        self._calls: SimpleQueue[Call[Any] | None] = SimpleQueue()
+        self._idle = 0
+        self._lock = Lock()
+
+    def put(self, call: Call[Any]) -> None:
+        with self._lock:
+            self._calls.put(call)
+            if self._calls.qsize() > self._idle and len(self.threads) < self._most:
+                self._idle += 1
+                thread = Thread(target=self._work, name="qstore", daemon=True)
+                self.threads.append(thread)
+                thread.start()
+
+    def end(self) -> None:
+        for _ in self.threads:
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            with self._lock:
+                self._idle -= 1
+            call.run()
+            del call  # not to keep anything of it alive while waiting for the next one
+            with self._lock:
+                self._idle += 1
+
+
+_tasks: set[asyncio.Task[None]] = set()
+"""Kept from the garbage collector: an event loop refers to its tasks only weakly."""
+
+
+def in_task(call: Call[Any]) -> None:
+    """Do a call in a task of the running event loop, where SQLAlchemy can await its async driver."""
+    task = asyncio.get_running_loop().create_task(greenlet_spawn(call.run))
+    _tasks.add(task)
+
+    def ended(task: asyncio.Task[None]) -> None:
+        _tasks.discard(task)
+        if task.cancelled():  # before it began: the event loop is about to end
+            call.settle(None, asyncio.CancelledError())
+
+    task.add_done_callback(ended)

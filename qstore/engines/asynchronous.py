@@ -1,0 +1,46 @@
+"""An async engine on one SQLite file, through aiosqlite: what needs the extra `async`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import aiosqlite
+from sqlalchemy import AsyncAdaptedQueuePool, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from qstore.engines.companion import Companion, companion
+from qstore.engines.sqlite import File, prepare
+
+__all__ = ["create"]
+
+
+def create(engine: Engine, companion: Companion) -> AsyncEngine:
+    """An async engine on the file of a sync one that qstore opened."""
+    file: File = engine.get_execution_options()["qstore_file"]
+    made = create_async_engine(
+        engine.url.set(drivername="sqlite+aiosqlite"),
+        async_creator=partial(_connect, file.connect),
+        poolclass=AsyncAdaptedQueuePool,
+        execution_options={"qstore_file": file, "qstore_companion": companion},
+    )
+    prepare(made.sync_engine, file)
+    return _OpenedEngine(made.sync_engine)
+
+
+class _OpenedEngine(AsyncEngine):
+    async def dispose(self, close: bool = True) -> None:
+        """Close all connections that are not in use, those of the repositories on this engine included."""
+        await super().dispose(close)
+        behind = companion(self.sync_engine)
+        if behind is not None:
+            await behind.close()
+
+
+def _connect(connect: Callable[[], Any], *_: Any, **__: Any) -> aiosqlite.Connection:
+    connection = aiosqlite.Connection(connect, 64)
+    # The driver's thread must not keep a program alive that did not close. Before 0.22 the connection is the thread.
+    thread: Any = getattr(connection, "_thread", connection)
+    thread.daemon = True
+    return connection
