@@ -5,11 +5,14 @@ A `Backend` hands out repositories on one directory of real files, and lets a te
 
 from __future__ import annotations
 
+import atexit
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
+from shutil import copyfile, rmtree
+from tempfile import mkdtemp
 from typing import Any, cast
 
 from sqlalchemy import Engine, create_engine, event
@@ -53,6 +56,18 @@ class ManualClock:
         self.now += seconds
 
 
+@cache
+def made(store: str) -> Path:
+    """A new file with one store, or with all of them mounted (`host`)."""
+    directory = mkdtemp()
+    atexit.register(rmtree, directory, ignore_errors=True)
+    path = Path(directory, f"{store}.sqlite")
+    engine = create_engine(f"sqlite:///{path}") if store == "host" else open_engine(path)
+    migrate.upgrade(engine, naming=MOUNTED if store == "host" else NATIVE)
+    engine.dispose()
+    return path
+
+
 class Backend:
     """Repositories as `open` makes them: native files, statements on the driver's connection."""
 
@@ -94,7 +109,13 @@ class Backend:
         for close in reversed(self._closing):
             close()
 
+    def make(self, store: str) -> None:
+        """Make the store's file, as the revisions do, unless it is there: a copy, as it takes a while."""
+        if not self.path(store).exists():
+            copyfile(made(store if self.naming.native else "host"), self.path(store))
+
     def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        self.make(store)
         repository = kind.open(self.path(store) if store == "transport" else self.directory, **arguments)
         self._closing.append(repository.close)
         return repository
@@ -110,7 +131,7 @@ class WatchedBackend(Backend):
         if store not in self._engines:
             engine = self._engines[store] = self._create_engine(store)
             self._closing.append(engine.dispose)
-            migrate.upgrade(engine, naming=self.naming, stores=(store,) if self.naming.native else None)
+            self.make(store)
         return self._engines[store]
 
     def _create_engine(self, store: str) -> Engine:
@@ -187,6 +208,7 @@ class AsyncBackend(Backend):
         self._closing.append(self.loop.close)
 
     def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        self.make(store)
         target = self.path(store) if store == "transport" else self.directory
         repository = self.loop.run(TWINS[kind].open(target, **arguments))
         self._closing.append(lambda: self.loop.run(repository.close()))
@@ -207,8 +229,7 @@ class AsyncWatchedBackend(AsyncBackend):
         if store not in self._async_engines:
             engine = self._async_engines[store] = self._create_async_engine(store)
             self._closing.append(lambda: self.loop.run(engine.dispose()))
-            stores = (store,) if self.naming.native else None
-            self.loop.run(migrate.upgrade_async(engine, naming=self.naming, stores=stores))
+            self.make(store)
         return self._async_engines[store]
 
     def _create_async_engine(self, store: str) -> AsyncEngine:
