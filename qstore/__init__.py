@@ -19,7 +19,7 @@ from qstore.localkv import AsyncLocalKvRepository, LocalKvRepository, ScanPage
 from qstore.localqueue import AsyncLocalQueueRepository, LocalQueueRepository, ReceivedMessage
 from qstore.mounting import MountedStores, mount
 from qstore.naming import NATIVE, Naming
-from qstore.session import write_session
+from qstore.session import async_write_session, write_session
 from qstore.transport import AsyncTransportRepository, Event, Lease, TransportRepository
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "StoreFull",
     "TransportRepository",
     "UndecodablePayload",
+    "async_write_session",
     "checkpoint",
     "log_size",
     "mount",

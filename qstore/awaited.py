@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
@@ -17,7 +18,7 @@ from sqlalchemy.util import await_only
 from typing_extensions import override
 
 from qstore.binding import Bind, Binding, bind_to
-from qstore.calls import Call, Lane, in_task
+from qstore.calls import Call, Lane, Turns, in_task
 from qstore.clock import Clock
 from qstore.engines import asynchronous_extra, companion, listened_to
 from qstore.errors import InvalidInput, InvalidType
@@ -42,7 +43,9 @@ def await_to(bind: AsyncBind, naming: Naming, store: str, clock: Clock | None) -
     """The binding for whatever the caller has."""
 
     def joined() -> _Way:
-        return _Way(bind_to(sync_of(bind), naming, store, clock), in_task, in_task, at_once=False)
+        it = sync_of(bind)
+        turns = _turns.setdefault(it, Turns())
+        return _Way(bind_to(it, naming, store, clock), turns.put, turns.put, at_once=False)
 
     it = sync_of(bind)
     if isinstance(it, Engine):
@@ -96,6 +99,10 @@ def sync_of(bind: AsyncBind) -> Engine | Connection | Session:
     if isinstance(bind, AsyncSession):
         return bind.sync_session
     raise InvalidType.of("bind", bind, "a SQLAlchemy AsyncEngine, AsyncConnection or AsyncSession")
+
+
+_turns: WeakKeyDictionary[object, Turns] = WeakKeyDictionary()
+"""Of each connection and session that is joined: neither takes two calls at the same time."""
 
 
 @dataclass(frozen=True, slots=True)

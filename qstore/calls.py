@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -13,7 +13,7 @@ from weakref import finalize
 
 from sqlalchemy.util import greenlet_spawn
 
-__all__ = ["Call", "Lane", "Withdrawn", "in_task"]
+__all__ = ["Call", "Lane", "Turns", "Withdrawn", "in_task"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -170,7 +170,26 @@ _tasks: set[asyncio.Task[None]] = set()
 
 def in_task(call: Call[Any]) -> None:
     """Do a call in a task of the running event loop, where SQLAlchemy can await its async driver."""
-    task = asyncio.get_running_loop().create_task(greenlet_spawn(call.run))
+    _start(call, greenlet_spawn(call.run))
+
+
+class Turns:
+    """Calls on one connection of the caller's, each in a task, one after the other: gathered, they take their turns."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    def put(self, call: Call[Any]) -> None:
+        """Do a call when those before it are done."""
+        _start(call, self._take(call))
+
+    async def _take(self, call: Call[Any]) -> None:
+        async with self._lock:
+            await greenlet_spawn(call.run)
+
+
+def _start(call: Call[Any], work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
     _tasks.add(task)
 
     def ended(task: asyncio.Task[None]) -> None:

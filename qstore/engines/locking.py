@@ -11,10 +11,12 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from inspect import isawaitable
 from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.util import await_only
 
 from qstore.engines.results import LOCK_TAKEN, SNAPSHOT_LOST, described
 from qstore.errors import BackendUnsupported, StoreBusy
@@ -127,10 +129,10 @@ def _lift_savepoints(connection: Connection) -> None:
     """
     driver = _driver(connection)
     nested: Any = connection.get_nested_transaction()
-    if nested is None or not isinstance(driver, sqlite3.Connection) or driver.isolation_level is None:
+    if nested is None or not hasattr(driver, "backup") or _autocommits(connection):
         return
-    seen = _data_version(driver)
-    if _writing(driver):
+    seen = _data_version(connection)
+    if _writing(connection):
         return
     names = []
     while nested is not None:
@@ -143,16 +145,16 @@ def _lift_savepoints(connection: Connection) -> None:
     finally:
         for name in reversed(names):
             connection.exec_driver_sql(f"SAVEPOINT {name}")
-    if _data_version(driver) != seen:
+    if _data_version(connection) != seen:
         raise StoreBusy(SNAPSHOT_LOST.format(target=described(connection.engine), name="SQLITE_BUSY_SNAPSHOT"))
 
 
-def _data_version(driver: sqlite3.Connection) -> object:
+def _data_version(connection: Connection) -> object:
     """A number that changes with each commit of another connection. The first look begins the snapshot."""
-    return driver.execute("PRAGMA data_version").fetchall()
+    return connection.exec_driver_sql("PRAGMA data_version").scalar_one()
 
 
-def _writing(driver: sqlite3.Connection) -> bool:
+def _writing(connection: Connection) -> bool:
     """Whether the connection has written in its transaction. A backup is what tells: it is refused then."""
 
     class Told(Exception):
@@ -164,11 +166,13 @@ def _writing(driver: sqlite3.Connection) -> bool:
         found.append(status)
         raise Told
 
-    databases = [name for _, name, _ in driver.execute("PRAGMA database_list").fetchall()]
-    with closing(sqlite3.connect(":memory:")) as nowhere:
+    databases = [name for _, name, _ in connection.exec_driver_sql("PRAGMA database_list").fetchall()]
+    with closing(sqlite3.connect(":memory:", check_same_thread=False)) as nowhere:
         for name in databases:
             with suppress(Told):
-                driver.backup(nowhere, pages=1, progress=tell, name=name)
+                backup = _driver(connection).backup(nowhere, pages=1, progress=tell, name=name)
+                if isawaitable(backup):  # aiosqlite's, which does it in the connection's thread
+                    await_only(backup)
     return sqlite3.SQLITE_BUSY in found
 
 

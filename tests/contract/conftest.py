@@ -7,11 +7,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from tests.backends import Backend
-from tests.contract.hosts import ENGINES, Host
+from tests.contract.hosts import ASYNC_HOSTS, SYNC_HOSTS, Host, host_of
 from tests.contract.locks import IMPATIENT
 
 
@@ -23,10 +21,10 @@ def impatient_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
 
 
 @pytest.fixture(
-    params=[(engine, kind) for engine in ENGINES for kind in (Connection, Session)],
+    params=[*SYNC_HOSTS, *ASYNC_HOSTS],
     ids=lambda param: f"{param[0]}, {param[1].__name__}",
 )
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
     """A host's own transaction, of every kind that a repository can join."""
-    with closing(Host(tmp_path, *request.param)) as host:
+    with closing(host_of(tmp_path, *request.param)) as host:
         yield host
