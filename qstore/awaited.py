@@ -127,21 +127,21 @@ class AwaitedBinding(Binding):
     @override
     def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         way = self._way()
-        call = Call[R](lambda _: way.binding.read(operation, *args, **kwargs))
+        call: Call[R] = Call(lambda _: way.binding.read(operation, *args, **kwargs))
         way.reading(call)
         return await_only(call.outcome(at_once=way.at_once))
 
     @override
     def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         way = self._way()
-        call = Call[R](lambda call: way.binding.write(call.guarded(operation), *args, **kwargs))
+        call: Call[R] = Call(lambda call: way.binding.write(call.guarded(operation), *args, **kwargs))
         way.writing(call)
         return await_only(call.outcome(at_once=way.at_once))
 
     @override
     def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
         way = self._way()
-        call = Call[None](lambda _: way.binding.tidy(operation, *args, **kwargs))
+        call: Call[None] = Call(lambda _: way.binding.tidy(operation, *args, **kwargs))
         way.reading(call)  # which nobody can hold up, and neither does this: it waits for no lock
         await_only(call.outcome(at_once=way.at_once))
 

@@ -138,30 +138,34 @@ class _Crew:
         self.threads: list[Thread] = []
         self._most = most
         self._calls: SimpleQueue[Call[Any] | None] = SimpleQueue()
-        self._idle = 0
+        self._put = 0
+        self._done = [0] * most  # a number a thread, so that nobody counts at the same time as another
         self._lock = Lock()
 
     def put(self, call: Call[Any]) -> None:
-        with self._lock:
-            self._calls.put(call)
-            if self._calls.qsize() > self._idle and len(self.threads) < self._most:
-                self._idle += 1
-                thread = Thread(target=self._work, name="qstore", daemon=True)
-                self.threads.append(thread)
-                thread.start()
+        self._calls.put(call)
+        if len(self.threads) < self._most:
+            with self._lock:
+                self._put += 1
+                self._call_in()
 
     def end(self) -> None:
-        for _ in self.threads:
-            self._calls.put(None)
+        with self._lock:
+            for _ in self.threads:
+                self._calls.put(None)
 
-    def _work(self) -> None:
+    def _call_in(self) -> None:
+        number = len(self.threads)
+        if number < self._most and self._put - sum(self._done) > number:
+            thread = Thread(target=self._work, args=(number,), name="qstore", daemon=True)
+            self.threads.append(thread)
+            thread.start()
+
+    def _work(self, number: int) -> None:
         while (call := self._calls.get()) is not None:
-            with self._lock:
-                self._idle -= 1
             call.run()
             del call  # not to keep anything of it alive while waiting for the next one
-            with self._lock:
-                self._idle += 1
+            self._done[number] += 1
 
 
 _tasks: set[asyncio.Task[None]] = set()
