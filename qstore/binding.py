@@ -17,8 +17,8 @@ from typing_extensions import override
 
 from qstore import engines
 from qstore.clock import Clock
-from qstore.engines import Bind
-from qstore.engines.locking import begun, by_hand, impatient, in_transaction, savepoint, write_locked
+from qstore.engines import Bind, File
+from qstore.engines.locking import begun, impatient, in_transaction, savepoint, write_locked
 from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError
 from qstore.formats import FORMATS, recognise
 from qstore.naming import Names, Naming
@@ -72,7 +72,8 @@ def bind_to(bind: Bind | Binding, naming: Naming, store: str, clock: Clock | Non
         raise InvalidType.of("clock", clock, "a callable that returns epoch seconds")
     it = Store(naming.of(store), clock or time.time)
     if isinstance(bind, Engine):
-        return _EngineBinding(bind, it)
+        opened = engines.opened_path(bind) is not None and not bind.dialect.is_async
+        return _OpenedBinding(bind, it) if opened else _EngineBinding(bind, it)
     if isinstance(bind, Connection):
         return _JoinedBinding(lambda: bind, it)
     if isinstance(bind, (Session, scoped_session)):
@@ -96,49 +97,93 @@ class _EngineBinding(_Direct):
             )
         self._engine = engine
         self._store = store
-        self._statements: dict[Statement, DriverStatement] = {}
 
     def __str__(self) -> str:
         return engines.described(self._engine)
 
     def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
         if not engines.read_only(self._engine):
-            with suppress(QstoreError, *engines.ERRORS), self._transaction(write=True, wait=False) as transaction:
-                operation(transaction, *args, **kwargs)
+            with suppress(QstoreError, *engines.ERRORS):
+                self.write(operation, *args, **kwargs)
 
     @contextmanager
-    def _transaction(self, *, write: bool, wait: bool = True) -> Iterator[Transaction]:
-        direct = engines.driver_reachable(self._engine)
+    def _transaction(self, *, write: bool) -> Iterator[Transaction]:
         try:
-            with self._on_driver(write, wait) if direct else self._through_sqlalchemy(write) as transaction:
-                yield transaction
+            with (
+                self._engine.connect() as connection,
+                connection.begin(),
+                write_locked(connection) if write else nullcontext(),
+            ):
+                yield ConnectionTransaction(connection, self._store)
         except engines.ERRORS as error:
-            known = engines.translate(error, engines.described(self._engine))
-            if known is None:
-                with suppress(*engines.ERRORS), self._engine.connect() as connection:
-                    known = _missing(connection, self._store.names)
-            if known is None:
-                raise
-            raise known from error
+            _raise(error, self._engine, self._store)
 
-    @contextmanager
-    def _on_driver(self, write: bool, wait: bool) -> Iterator[Transaction]:
-        proxy = self._engine.raw_connection()
-        driver = proxy.driver_connection
+
+class _OpenedBinding(Binding):
+    """An engine that qstore opened: statements run on the driver's connection, unless somebody listens to them."""
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._listened = _EngineBinding(engine, store)
+        self._engine = engine
+        self._store = store
+        self._file: File = engine.get_execution_options()["qstore_file"]
+        self._statements: dict[Statement, DriverStatement] = {}
+
+    def __str__(self) -> str:
+        return str(self._listened)
+
+    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if engines.listened_to(self._engine):
+            return self._listened.read(operation, *args, **kwargs)
+        pool: Any = self._engine.pool
         try:
-            with nullcontext() if wait else impatient(driver), by_hand(driver) if write else nullcontext():
-                yield DriverTransaction(driver, self._store, self._compiled)
-        finally:
-            proxy.close()
+            self._file.glance()
+            held = pool.take()
+            try:
+                return operation(DriverTransaction(held.driver, self._store, self._compiled), *args, **kwargs)
+            finally:
+                pool.give(held)
+        except engines.ERRORS as error:
+            _raise(error, self._engine, self._store)
 
-    @contextmanager
-    def _through_sqlalchemy(self, write: bool) -> Iterator[Transaction]:
-        with (
-            self._engine.connect() as connection,
-            connection.begin(),
-            write_locked(connection) if write else nullcontext(),
-        ):
-            yield ConnectionTransaction(connection, self._store)
+    def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if engines.listened_to(self._engine):
+            return self._listened.write(operation, *args, **kwargs)
+        return self._write(nullcontext, operation, *args, **kwargs)
+
+    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+        if engines.listened_to(self._engine):
+            self._listened.tidy(operation, *args, **kwargs)
+        elif not self._file.read_only:
+            with suppress(QstoreError, *engines.ERRORS):
+                self._write(impatient, operation, *args, **kwargs)
+
+    def _write(
+        self,
+        waiting: Callable[[Any], AbstractContextManager[None]],
+        operation: Callable[Concatenate[Transaction, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        pool: Any = self._engine.pool
+        try:
+            self._file.check()
+            held = pool.take()
+            driver = held.driver
+            try:
+                with waiting(driver):
+                    driver.execute("BEGIN IMMEDIATE")
+                result = operation(DriverTransaction(driver, self._store, self._compiled), *args, **kwargs)
+                driver.execute("COMMIT")
+                return result
+            except BaseException:
+                if driver.in_transaction:  # SQLite may have rolled back by itself, a full disk for one
+                    driver.execute("ROLLBACK")
+                raise
+            finally:
+                pool.give(held)
+        except engines.ERRORS as error:
+            _raise(error, self._engine, self._store)
 
     def _compiled(self, statement: Statement) -> DriverStatement:
         compiled = self._statements.get(statement)
@@ -211,6 +256,17 @@ def _write_to(naming: Naming, store: str) -> Delete:
     key = name if naming.schema is None else f"{naming.schema}.{name}"
     mapped = None if naming.metadata is None else naming.metadata.tables.get(key)
     return delete(table(name) if mapped is None else mapped)
+
+
+def _raise(error: Exception, engine: Engine, store: Store) -> Never:
+    """Raise a database's error in qstore's tree if qstore knows it, and as it is otherwise."""
+    known = engines.translate(error, engines.described(engine))
+    if known is None:
+        with suppress(*engines.ERRORS), engine.connect() as connection:
+            known = _missing(connection, store.names)
+    if known is None:
+        raise error
+    raise known from error
 
 
 def _missing(connection: Connection, names: Names) -> FormatError | None:

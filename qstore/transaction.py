@@ -78,7 +78,7 @@ class DriverTransaction(Transaction):
     __slots__ = ("_compiled", "_connection")
 
     def __init__(self, connection: Any, store: Store, compiled: Callable[[Statement], DriverStatement]) -> None:
-        super().__init__(store)
+        self._store = store  # and no more calls than that: it is made for each operation
         self._connection = connection
         self._compiled = compiled
 

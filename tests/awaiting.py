@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from functools import wraps
 from threading import Thread
 from typing import Any, TypeVar, cast
@@ -16,7 +17,8 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="event loop", daemon=True)
+        self._closing = False
+        self._thread = Thread(target=self._run, name="event loop", daemon=True)
         self._thread.start()
 
     def run(self, work: Awaitable[T]) -> T:
@@ -26,6 +28,7 @@ class EventLoop:
     def close(self) -> None:
         """End the loop. Nothing may be left running in it."""
         left = self.run(_others())
+        self._closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -49,6 +52,12 @@ class EventLoop:
                 self.close()
 
         return cast(Any, Awaiting())
+
+    def _run(self) -> None:
+        while not self._closing:
+            # What a test raises in a task ends asyncio's loop, and is the task's result all the same.
+            with suppress(KeyboardInterrupt, SystemExit):
+                self._loop.run_forever()
 
     def _awaiting(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)

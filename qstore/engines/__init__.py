@@ -19,7 +19,7 @@ from qstore.engines import sqlite
 from qstore.engines.companion import Companion, companion
 from qstore.engines.files import check_version
 from qstore.engines.results import ERRORS, described, opened_path, translate, translated
-from qstore.engines.sqlite import Durability
+from qstore.engines.sqlite import Durability, File
 from qstore.engines.target import Target, of_file
 from qstore.errors import BackendUnsupported
 from qstore.naming import Naming
@@ -33,13 +33,13 @@ __all__ = [
     "Checkpoint",
     "Companion",
     "Durability",
+    "File",
     "Target",
     "asynchronous_extra",
     "check_back_end",
     "checkpoint",
     "companion",
     "described",
-    "driver_reachable",
     "in_memory",
     "listened_to",
     "log_size",
@@ -111,17 +111,8 @@ def in_memory(engine: Engine) -> bool:
     return engine.name == "sqlite" and private and "cache=shared" not in name
 
 
-def driver_reachable(engine: Engine) -> bool:
-    """Whether statements may run on the driver's connection itself.
-
-    They may on an engine that `open_engine` made. Where somebody listens (tracing, a log of statements) they go through
-    SQLAlchemy, which tells them of each one.
-    """
-    return opened_path(engine) is not None and not engine.dialect.is_async and not listened_to(engine)
-
-
 def listened_to(engine: Engine) -> bool:
-    """Whether somebody wants to be told of each statement."""
+    """Whether somebody wants to be told of each statement (tracing, a log), as only SQLAlchemy tells them."""
     return engine._has_events or engine._should_log_info()
 
 

@@ -21,24 +21,11 @@ from sqlalchemy.util import await_only
 from qstore.engines.results import LOCK_TAKEN, SNAPSHOT_LOST, described
 from qstore.errors import BackendUnsupported, StoreBusy
 
-__all__ = ["begun", "by_hand", "impatient", "in_transaction", "savepoint", "write_locked"]
+__all__ = ["begun", "impatient", "in_transaction", "savepoint", "write_locked"]
 
 # The one statement that takes the write lock without a table to name. It waits for it as any first write does. (With
 # auto_vacuum=INCREMENTAL it also gives one free page back.)
 WRITE_NOTHING = "PRAGMA incremental_vacuum(1)"
-
-
-@contextmanager
-def by_hand(driver: Any) -> Iterator[None]:
-    """One transaction on a driver's connection that is in none: BEGIN IMMEDIATE to COMMIT, or ROLLBACK on any error."""
-    driver.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        driver.execute("COMMIT")
-    except BaseException:
-        if driver.in_transaction:  # SQLite may have rolled back by itself, a full disk for one
-            driver.execute("ROLLBACK")
-        raise
 
 
 @contextmanager

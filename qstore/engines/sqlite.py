@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
+import time
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import URL, Engine, QueuePool, create_engine, event
+from sqlalchemy import URL, Engine, create_engine, event
 
 from qstore.engines.files import check_version, log_waits, patiently, refuse_other_files, uri
+from qstore.engines.holding import MOST, HoldingPool
 from qstore.engines.results import BUSY_TIMEOUT, moved, translated
 from qstore.errors import FormatError, InvalidInput, shown
 
@@ -20,6 +22,9 @@ Durability = Literal["full", "normal"]
 
 WAL_LIMIT = 64 * 1024 * 1024
 """Bytes that the write-ahead log keeps on disk after a checkpoint; a reader that stays open can make it grow beyond."""
+
+MOMENT = 0.05
+"""Seconds for which a read takes the file to be the one that it was."""
 
 _SYNCHRONOUS = {"full": "FULL", "normal": "NORMAL"}
 
@@ -38,7 +43,8 @@ def create(path: str, *, read_only: bool, durability: Durability, exists: bool =
     engine = create_engine(
         URL.create("sqlite", database=path),
         creator=file.connect,
-        poolclass=QueuePool,
+        poolclass=HoldingPool,
+        max_overflow=10 + MOST,  # SQLAlchemy's default, and those that are held besides
         execution_options={"qstore_file": file},
     )
     prepare(engine, file)
@@ -73,6 +79,7 @@ class File:
         self.synchronous = _SYNCHRONOUS[durability]
         self.identity: tuple[int, int] | None = None
         self.lost = False
+        self._look_again = 0.0
         self.connections: WeakSet[_Connection] = WeakSet()
 
     def connect(self) -> sqlite3.Connection:
@@ -112,6 +119,13 @@ class File:
         """From now on, the file that is there now is the one."""
         self.identity = self._found()
         self.lost = self.identity is None
+
+    def glance(self) -> None:
+        """Check, unless that was done a moment ago: it takes as long as a read."""
+        now = time.monotonic()
+        if now >= self._look_again:
+            self.check()
+            self._look_again = now + MOMENT
 
     def check(self) -> None:
         """Refuse to go on with a file that nobody can find any more. Looks at the path alone: never opens the file."""

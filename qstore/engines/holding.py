@@ -1,0 +1,69 @@
+"""A pool whose connections can be had without the pool's ceremony, which costs more than a read does."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from sqlalchemy import QueuePool
+from sqlalchemy.pool import PoolProxiedConnection
+
+__all__ = ["MOST", "Held", "HoldingPool"]
+
+MOST = 4
+"""Connections that stay checked out while nobody uses them."""
+
+
+class Held:
+    """A connection that is kept checked out, and its driver's own."""
+
+    __slots__ = ("_proxy", "driver")
+
+    def __init__(self, proxy: PoolProxiedConnection) -> None:
+        self._proxy = proxy
+        self.driver: Any = proxy.driver_connection
+
+    def end(self) -> None:
+        """Check the connection in, or close it where it is still in a transaction."""
+        if self.driver.in_transaction:
+            self._proxy.invalidate()
+        self._proxy.close()
+
+
+class HoldingPool(QueuePool):
+    """A QueuePool that also lends connections which it does not ask to come back through it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._held: deque[Held] = deque()
+        self._open = True
+
+    def take(self) -> Held:
+        """A connection that nobody else uses until it is given back."""
+        try:
+            return self._held.pop()
+        except IndexError:
+            return Held(self.connect())
+
+    def give(self, held: Held) -> None:
+        """Give a connection back, in a transaction or not."""
+        if len(self._held) >= MOST or held.driver.in_transaction:
+            held.end()
+            return
+        self._held.append(held)
+        if not self._open:
+            self._let_go()
+
+    def checkedout(self) -> int:
+        """How many connections are in use."""
+        return super().checkedout() - len(self._held)
+
+    def dispose(self) -> None:
+        """Close the connections that nobody uses; the others close when they come back."""
+        self._open = False
+        self._let_go()
+        super().dispose()
+
+    def _let_go(self) -> None:
+        while self._held:
+            self._held.pop().end()
