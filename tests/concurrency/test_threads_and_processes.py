@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qstore import TransportRepository, binding
+from qstore import TransportRepository
+from qstore.engines.holding import Held, HoldingPool
 from qstore.statement import Statement
 from qstore.transport import statements
 from tests.backends import Backend
@@ -75,16 +73,39 @@ def test_the_ledgers_catch_an_ack_without_a_fence(tmp_path: Path, monkeypatch: p
         test_workers_that_outstay_their_leases_break_neither_order_nor_exclusivity(tmp_path)
 
 
+class _Driver:
+    """A driver's connection that begins another transaction than it is told to."""
+
+    def __init__(self, driver: Any, begin: str | None) -> None:
+        self.driver = driver
+        self.begin = begin
+
+    def execute(self, sql: str, *values: Any) -> Any:
+        if sql == "BEGIN IMMEDIATE":
+            return self.driver.execute(self.begin) if self.begin else None
+        return self.driver.commit() if sql == "COMMIT" else self.driver.execute(sql, *values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.driver, name)
+
+
+def _beginning(monkeypatch: pytest.MonkeyPatch, begin: str | None) -> None:
+    """Let all transactions begin like this, and read first."""
+    take = HoldingPool.take
+
+    def taken(pool: HoldingPool) -> Held:
+        held = take(pool)
+        held.driver = _Driver(getattr(held.driver, "driver", held.driver), begin)
+        return held
+
+    monkeypatch.setattr(HoldingPool, "take", taken)
+    monkeypatch.setattr(statements, "SETTLE_STAMPS", READ_FIRST)
+
+
 def test_the_ledgers_catch_a_claim_that_takes_the_write_lock_only_when_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def written_before_locked(driver: sqlite3.Connection) -> Iterator[None]:
-        yield
-        driver.commit()
-
-    monkeypatch.setattr(binding, "by_hand", written_before_locked)
-    monkeypatch.setattr(statements, "SETTLE_STAMPS", READ_FIRST)
+    _beginning(monkeypatch, None)
     with (
         TransportRepository.open(tmp_path / "transport.sqlite", event_type=str) as transport,
         pytest.raises(AssertionError),
@@ -95,18 +116,7 @@ def test_the_ledgers_catch_a_claim_that_takes_the_write_lock_only_when_it_writes
 def test_the_ledgers_catch_a_deferred_transaction_that_is_refused_without_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def deferred(driver: sqlite3.Connection) -> Iterator[None]:
-        driver.execute("BEGIN")
-        try:
-            yield
-            driver.execute("COMMIT")
-        except BaseException:
-            driver.execute("ROLLBACK")
-            raise
-
-    monkeypatch.setattr(binding, "by_hand", deferred)
-    monkeypatch.setattr(statements, "SETTLE_STAMPS", READ_FIRST)
+    _beginning(monkeypatch, "BEGIN")
     with (
         TransportRepository.open(tmp_path / "transport.sqlite", event_type=str) as transport,
         pytest.raises(AssertionError, match="did not wait"),

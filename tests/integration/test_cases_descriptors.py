@@ -239,9 +239,10 @@ def test_a_pool_of_qstores_own_that_has_no_connection_in_time_is_busy(tmp_path: 
     """H09."""
     path = new_store(tmp_path, "localkv")
     with disposed(open_engine(path)) as engine:
-        engine.pool._timeout = 0.01  # type: ignore[attr-defined]  # half a minute otherwise
+        pool: Any = engine.pool
+        pool._timeout = 0.01  # half a minute otherwise
         kv = LocalKvRepository(engine)
-        held = [engine.connect() for _ in range(15)]
+        held = [engine.connect() for _ in range(pool.size() + pool._max_overflow)]
         for call in (lambda: kv.get("a"), lambda: kv.put("a", b"")):
             with pytest.raises(StoreBusy, match="localkv"):
                 call()
