@@ -5,6 +5,8 @@ The only file that tells these apart. Operations see a `Transaction` and nothing
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -13,14 +15,16 @@ from typing import Any, Concatenate, Never, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Delete, Engine, SingletonThreadPool, StaticPool, delete, table
 from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.util import await_only
 from typing_extensions import override
 
 from qstore import engines
+from qstore.capabilities import capabilities
 from qstore.clock import Clock
 from qstore.engines import Bind, File
 from qstore.engines.locking import begun, impatient, in_transaction, savepoint, write_locked
 from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError
-from qstore.formats import FORMATS, recognise
+from qstore.formats import FORMATS
 from qstore.naming import Names, Naming
 from qstore.statement import DriverStatement, Statement
 from qstore.transaction import ConnectionTransaction, DriverTransaction, Store, Transaction
@@ -29,6 +33,9 @@ __all__ = ["Bind", "Binding", "ClosedBinding", "bind_to"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+CONFLICT_PAUSES = tuple(0.002 * 2 ** min(attempt, 6) for attempt in range(20))
+"""Seconds, at most, before each repeat of what a server has refused for a conflict with another transaction."""
 
 
 class Binding(ABC):
@@ -52,11 +59,11 @@ class _Direct(Binding):
 
     def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         with self._transaction(write=False) as transaction:
-            return operation(transaction, *args, **kwargs)
+            return transaction.run(operation, *args, **kwargs)
 
     def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         with self._transaction(write=True) as transaction:
-            return operation(transaction, *args, **kwargs)
+            return transaction.run(operation, *args, **kwargs)
 
     @abstractmethod
     def _transaction(self, *, write: bool) -> AbstractContextManager[Transaction]: ...
@@ -70,8 +77,10 @@ def bind_to(bind: Bind | Binding, naming: Naming, store: str, clock: Clock | Non
         raise InvalidType.of("naming", naming, "a Naming")
     if clock is not None and not callable(clock):
         raise InvalidType.of("clock", clock, "a callable that returns epoch seconds")
-    it = Store(naming.of(store), clock or time.time)
+    it = Store(naming.of(store), clock)
     if isinstance(bind, Engine):
+        if not capabilities(bind.dialect).one_writer:
+            return _ServerBinding(bind, it)
         opened = engines.opened_path(bind) is not None and not bind.dialect.is_async
         return _OpenedBinding(bind, it) if opened else _EngineBinding(bind, it)
     if isinstance(bind, Connection):
@@ -114,7 +123,7 @@ class _EngineBinding(_Direct):
                 connection.begin(),
                 write_locked(connection) if write else nullcontext(),
             ):
-                yield ConnectionTransaction(connection, self._store)
+                yield ConnectionTransaction(connection, self._store, own=True)
         except engines.ERRORS as error:
             _raise(error, self._engine, self._store)
 
@@ -192,6 +201,37 @@ class _OpenedBinding(Binding):
         return compiled
 
 
+class _ServerBinding(Binding):
+    """A server's engine: an operation is one statement, or a few that each stand alone, and committed by itself."""
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        engines.check_back_end(engine, store.names.naming)
+        self._engine = engine
+        self._store = store
+        # It shares the engine's pool and listeners, and changes nothing of them. A statement is one round trip so.
+        self._committing = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    def __str__(self) -> str:
+        return engines.described(self._engine)
+
+    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        for pause in (*CONFLICT_PAUSES, None):
+            try:
+                with self._committing.connect() as connection:
+                    return ConnectionTransaction(connection, self._store, own=True).run(operation, *args, **kwargs)
+            except engines.ERRORS as error:
+                if pause is None or not engines.conflict(error):
+                    _raise(error, self._engine, self._store)
+            _sleep(self._engine, random.uniform(0, pause))  # noqa: S311  to come apart from who it met
+        raise AssertionError
+
+    write = read
+
+    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+        with suppress(QstoreError, *engines.ERRORS):
+            self.write(operation, *args, **kwargs)
+
+
 class _JoinedBinding(_Direct):
     """The caller's own transaction: it is never begun, committed, rolled back or closed here."""
 
@@ -214,18 +254,20 @@ class _JoinedBinding(_Direct):
                 connection.begin()  # what SQLAlchemy does by itself with the first statement
         try:
             with ExitStack() as stack:
-                if write:
+                if not capabilities(connection.dialect).one_writer:
+                    stack.enter_context(connection.begin_nested() if write else nullcontext())
+                elif write:
                     stack.enter_context(write_locked(connection))
                     stack.enter_context(savepoint(connection))
                 else:
                     begun(connection)
-                yield ConnectionTransaction(connection, self._store)
+                yield ConnectionTransaction(connection, self._store, own=False)
         except engines.ERRORS as error:
             known = engines.translate(error, engines.described(connection.engine))
             if known is None:
                 with suppress(*engines.ERRORS):
                     known = _missing(connection, self._store.names)
-            elif not in_transaction(connection):
+            elif capabilities(connection.dialect).one_writer and not in_transaction(connection):
                 known.add_note("SQLite has rolled back the whole transaction, with all that was done in it before.")
             if known is None:
                 raise
@@ -258,6 +300,13 @@ def _write_to(naming: Naming, store: str) -> Delete:
     return delete(table(name) if mapped is None else mapped)
 
 
+def _sleep(engine: Engine, seconds: float) -> None:
+    if engine.dialect.is_async:
+        await_only(asyncio.sleep(seconds))
+    else:
+        time.sleep(seconds)
+
+
 def _raise(error: Exception, engine: Engine, store: Store) -> Never:
     """Raise a database's error in qstore's tree if qstore knows it, and as it is otherwise."""
     known = engines.translate(error, engines.described(engine))
@@ -271,18 +320,16 @@ def _raise(error: Exception, engine: Engine, store: Store) -> Never:
 
 def _missing(connection: Connection, names: Names) -> FormatError | None:
     """Whether a statement failed for want of the store's tables, and if so what to do."""
-    fmt = FORMATS[names.store]
-    target = engines.described(connection.engine)
     try:
-        found = recognise(lambda sql: connection.exec_driver_sql(sql).fetchall(), fmt, names.naming, target)
+        it = engines.found(connection, names.naming, names.store)
     except FormatError as error:
         return error
-    if found.complete:
+    if it.complete:
         return None
     return FormatError(
         f"the database does not have the tables of {names.store}. Make them with qstore.migrate.upgrade() and the same"
         " naming, or pass the naming that they were mounted with",
-        found="a part of the store" if found.present else "no store",
-        supported=fmt.marker,
-        target=target,
+        found="a part of the store" if it.present else "no store",
+        supported=FORMATS[names.store].marker,
+        target=engines.described(connection.engine),
     )

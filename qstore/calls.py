@@ -13,11 +13,12 @@ from weakref import finalize
 
 from sqlalchemy.util import greenlet_spawn
 
+from qstore.transaction import Transaction
+
 __all__ = ["Call", "Lane", "Turns", "Withdrawn", "in_task"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 
 class Withdrawn(BaseException):
@@ -53,13 +54,13 @@ class Call(Generic[R]):
                 await self._end()
             raise
 
-    def guarded(self, operation: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
+    def guarded(self, operation: Callable[Concatenate[Transaction, P], R]) -> Callable[Concatenate[Transaction, P], R]:
         """An operation that is undone, by Withdrawn, if the call is withdrawn before its transaction commits."""
 
-        def guarded(transaction: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def guarded(transaction: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> R:
             self._holding = True
             self.check()
-            result = operation(transaction, *args, **kwargs)
+            result = transaction.run(operation, *args, **kwargs)
             self.check()
             return result
 

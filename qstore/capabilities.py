@@ -13,12 +13,16 @@ __all__ = ["Capabilities", "capabilities"]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """`one_writer`: a writer takes the database's only write lock, with BEGIN IMMEDIATE or with its first write."""
+    """What operations must know of a back end.
+
+    `one_writer`: a writer takes the database's only write lock, with BEGIN IMMEDIATE or with its first write, and time
+    is the host's. Otherwise writers lock rows, conflicts are found by the server, and time is the server's.
+    """
 
     one_writer: bool
 
 
-_KNOWN = {"sqlite": Capabilities(one_writer=True)}
+_KNOWN = {"sqlite": Capabilities(one_writer=True), "postgresql": Capabilities(one_writer=False)}
 
 
 def capabilities(dialect: Dialect) -> Capabilities:

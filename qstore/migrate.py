@@ -64,7 +64,7 @@ def current(bind: Bind, *, naming: Naming = NATIVE) -> tuple[str, ...]:
         noted = set[str]()
         for store in FORMATS:
             try:
-                noted |= revisions.found(connection, naming, store).revisions
+                noted |= engines.found(connection, naming, store).revisions
             except FormatError:
                 continue  # in a native file the other two stores' tables are no business of the one that is there
         return tuple(sorted(noted))
@@ -80,7 +80,7 @@ def check(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None =
         wrong: list[str] = []
         for store in chosen:
             try:
-                found = revisions.found(connection, naming, store)
+                found = engines.found(connection, naming, store)
             except FormatError as error:
                 wrong.append(str(error))
                 continue

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import TypeAdapter
-from sqlalchemy import Integer, MetaData, Table, event
+from sqlalchemy import Connection, Integer, MetaData, Table, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import DeclarativeBase, DeclarativeMeta, registry
 from sqlalchemy.sql.elements import quoted_name
@@ -161,7 +162,11 @@ def _copied(native: Table, store: str, naming: Naming, metadata: MetaData) -> Ta
             column.type = Integer()  # the same to SQLite, and what a host's revision can spell
     for index in table.indexes:
         index.name = quoted_name(naming.name(store, str(index.name)), quote=None)
-    if native.name == "meta":
-        marker = f"INSERT INTO {naming.of(store)['meta']} (key, value) VALUES ('format', '{FORMATS[store].marker}')"  # noqa: S608  no value of a caller's
-        event.listen(table, "after_create", lambda _, connection, **__: connection.exec_driver_sql(marker))
+    event.listen(table, "after_create", partial(_finish, store, native.name, naming))
     return table
+
+
+def _finish(store: str, name: str, naming: Naming, _table: Table, connection: Connection, **_: Any) -> None:
+    """What a table has besides what SQLAlchemy makes of it: its marker, and on a server the state of its rows."""
+    for statement in FORMATS[store].beside(naming.of(store), connection.dialect.name, name):
+        connection.exec_driver_sql(statement)

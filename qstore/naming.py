@@ -9,7 +9,7 @@ from sqlalchemy import MetaData
 
 from qstore.errors import InvalidInput, InvalidType, shown
 
-__all__ = ["NATIVE", "Names", "Naming"]
+__all__ = ["NATIVE", "SERVER", "Names", "Naming"]
 
 # The longest name is prefix + "localqueue_idx_messages_visible" (31), and PostgreSQL cuts names at 63 bytes.
 PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,29}")
@@ -80,3 +80,6 @@ class Names:
 
 NATIVE = Naming()
 """The names of the seeds' own files."""
+
+SERVER = Naming("qstore_")
+"""The names in a server's database that `open` was given the URL of: it may hold all stores, and others' tables."""

@@ -22,9 +22,8 @@ from sqlalchemy import Connection, Engine
 from qstore import engines
 from qstore.engines import Bind
 from qstore.engines.files import recognise_file
-from qstore.engines.locking import savepoint, write_locked
 from qstore.errors import FormatError, InvalidInput
-from qstore.formats import FORMATS, Format, Found, recognise
+from qstore.formats import FORMATS, Format
 from qstore.naming import Names, Naming
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "create",
     "downgrade",
     "drop",
-    "found",
     "location",
     "naming_of_host",
     "script_directory",
@@ -106,19 +104,9 @@ def sql(dialect: str, naming: Naming, stores: Stores) -> str:
     return script.getvalue()
 
 
-def found(connection: Connection, naming: Naming, store: str) -> Found:
-    """What a database holds of a store. FormatError if a table of that name is somebody else's."""
-    return recognise(
-        lambda query: connection.exec_driver_sql(query).fetchall(),
-        FORMATS[store],
-        naming,
-        engines.described(connection.engine),
-    )
-
-
 def check_complete(connection: Connection, naming: Naming, store: str) -> None:
     """FormatError if a store is not there whole."""
-    if not found(connection, naming, store).complete:
+    if not engines.found(connection, naming, store).complete:
         raise FormatError(
             "cannot stamp a store that is not there, or not whole: upgrade makes what is missing",
             found="no complete store",
@@ -130,7 +118,7 @@ def check_complete(connection: Connection, naming: Naming, store: str) -> None:
 def complete(connection: Connection, naming: Naming, stores: Stores) -> None:
     """Make again what was lost of stores whose revision is noted: a table, an index, the marker."""
     for store in stores:
-        if not found(connection, naming, store).complete:
+        if not engines.found(connection, naming, store).complete:
             for statement in FORMATS[store].statements(naming.of(store), connection.dialect.name):
                 connection.exec_driver_sql(statement)
 
@@ -145,8 +133,8 @@ def create(fmt: Format, context: MigrationContext | None = None, naming: Naming 
         naming, _drop_data = _given_by_host()
     with ExitStack() as locked:
         if not context.as_sql:
-            locked.enter_context(write_locked(_connection(context)))
-            found(_connection(context), naming, fmt.store)
+            locked.enter_context(engines.upgrading(_connection(context)))
+            engines.found(_connection(context), naming, fmt.store)
         for statement in fmt.statements(naming.of(fmt.store), context.dialect.name):
             context.execute(statement)
 
@@ -165,7 +153,7 @@ def drop(
     names = naming.of(fmt.store)
     if not context.as_sql:
         connection = _connection(context)
-        tables = found(connection, naming, fmt.store).tables - {"meta"}
+        tables = engines.found(connection, naming, fmt.store).tables - {"meta"}
         rows = {table: _count(connection, names, table) for table in sorted(tables)}
         lost = ", ".join(f"{count:,} rows of {table}" for table, count in rows.items() if count)
         if lost and not drop_data:
@@ -247,7 +235,7 @@ def _under_lock(bind: Bind, naming: Naming, stores: Stores, work: Callable[[Conn
             engines.check_back_end(connection.engine, naming)
             if not connection.in_transaction():
                 connection.begin()  # what SQLAlchemy does by itself with the first statement
-        with engines.translated(engines.described(connection.engine)), write_locked(connection), savepoint(connection):
+        with engines.translated(engines.described(connection.engine)), engines.upgrading(connection, savepoint=True):
             return work(connection)
     engines.check_back_end(bind, naming)
     if (path := engines.opened_path(bind)) is not None:
@@ -256,7 +244,7 @@ def _under_lock(bind: Bind, naming: Naming, stores: Stores, work: Callable[[Conn
     with (
         engines.translated(engines.described(bind)),
         bind.connect() as connection,
-        connection.begin(),
-        write_locked(connection),
+        engines.beginning(connection),
+        engines.upgrading(connection),
     ):
         return work(connection)

@@ -9,7 +9,15 @@ from sqlalchemy.engine import Dialect
 
 from qstore.naming import Names
 
-__all__ = ["DriverStatement", "Statement"]
+__all__ = ["SERVER_MILLISECONDS", "SERVER_NOW", "DriverStatement", "Statement"]
+
+# `:now` is the time of a caller's clock, or NULL: then it is the server's, and not the one frozen when a transaction
+# began.
+SERVER_NOW = "coalesce(CAST(:now AS double precision), date_part('epoch', clock_timestamp()))"
+"""Epoch seconds, in SQL for PostgreSQL."""
+
+SERVER_MILLISECONDS = f"CAST(floor(round({SERVER_NOW} * 1000000) / 1000) AS bigint)"
+"""The same in whole epoch milliseconds, rounded down, as `clock.milliseconds` does."""
 
 DriverStatement = tuple[str, tuple[str, ...]]
 """What a driver takes: the compiled text, and the names of its positional binds in order."""

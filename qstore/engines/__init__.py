@@ -15,10 +15,12 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
 from qstore.capabilities import capabilities
-from qstore.engines import sqlite
+from qstore.engines import postgresql, sqlite
 from qstore.engines.companion import Companion, companion
 from qstore.engines.files import check_version
-from qstore.engines.results import ERRORS, described, opened_path, translate, translated
+from qstore.engines.looking import found
+from qstore.engines.postgresql import beginning, upgrading
+from qstore.engines.results import ERRORS, conflict, described, opened_path, translate, translated
 from qstore.engines.sqlite import Durability, File
 from qstore.engines.target import Target, of_file
 from qstore.errors import BackendUnsupported
@@ -36,10 +38,13 @@ __all__ = [
     "File",
     "Target",
     "asynchronous_extra",
+    "beginning",
     "check_back_end",
     "checkpoint",
     "companion",
+    "conflict",
     "described",
+    "found",
     "in_memory",
     "listened_to",
     "log_size",
@@ -49,8 +54,11 @@ __all__ = [
     "read_only",
     "translate",
     "translated",
+    "upgrading",
 ]
 
+
+ASYNC_ONLY = ("sqlite+aiosqlite", "postgresql+asyncpg")
 
 Bind = Engine | Connection | Session | scoped_session[Any]
 """An Engine: a transaction of qstore's own. A Connection or Session: the caller's transaction is joined."""
@@ -65,6 +73,10 @@ def open_engine(target: Target, *, read_only: bool = False, durability: Durabili
     file is opened with the first connection; FormatError there if it is no database, and nothing is changed then.
     """
     url = of_file(target)
+    if url.drivername in ASYNC_ONLY:
+        raise BackendUnsupported(f"expected a driver that is not async, found {url.drivername}: see open_async_engine")
+    if url.get_backend_name() == "postgresql":
+        return postgresql.create(url, read_only=read_only)
     return sqlite.create(url.database or "", read_only=read_only, durability=durability)
 
 
@@ -76,7 +88,10 @@ def open_async_engine(target: Target, *, read_only: bool = False, durability: Du
     """
     with asynchronous_extra():
         from qstore.engines import asynchronous  # noqa: PLC0415  needs the extra
-    engine = open_engine(target, read_only=read_only, durability=durability)
+    url = of_file(target)
+    if url.get_backend_name() == "postgresql":
+        return postgresql.create_async(url, read_only=read_only)
+    engine = sqlite.create(url.database or "", read_only=read_only, durability=durability)
     return asynchronous.create(engine, Companion(engine))
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "ERRORS",
     "LOCK_TAKEN",
     "SNAPSHOT_LOST",
+    "conflict",
     "described",
     "moved",
     "opened_path",
@@ -44,6 +45,8 @@ LOCK_TAKEN = (
 NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE)
 
 
+CONFLICTS = ("40001", "40P01")
+
 ERRORS = (sqlite3.Error, SQLAlchemyError)
 """What a statement, a transaction or the pool can raise."""
 
@@ -65,7 +68,38 @@ def translate(error: BaseException, target: str) -> QstoreError | None:
         return None if error.orig is None else translate(error.orig, target)
     if isinstance(error, PoolTimeout):
         return StoreBusy(f"{target}: no connection of the pool came free in time. Nothing was changed: {error}")
-    return _of_sqlite(error, target) if isinstance(error, sqlite3.Error) else None
+    if isinstance(error, sqlite3.Error):
+        return _of_sqlite(error, target)
+    return _of_server(sqlstate(error), target)
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE that a server's driver gives, if it does."""
+    orig = error.orig if isinstance(error, DBAPIError) else error
+    found: str | None = getattr(orig, "sqlstate", None)
+    return found
+
+
+def conflict(error: BaseException) -> bool:
+    """Whether a server has refused a transaction for what another one does at the same time: it may be repeated."""
+    return sqlstate(error) in CONFLICTS
+
+
+def _of_server(state: str | None, target: str) -> QstoreError | None:
+    match state:
+        case "40001" | "40P01" | "55P03":
+            return StoreBusy(
+                f"{target}: in conflict with another transaction. Nothing was changed: repeat the call, or in a"
+                f" transaction of yours roll back and repeat the whole of it (SQLSTATE {state})"
+            )
+        case "53300":
+            return StoreBusy(f"{target}: the server has no connection left. Nothing was changed (SQLSTATE {state})")
+        case "53100":
+            return StoreFull(f"{target}: no room on the server's disk. Nothing was written: make room, then repeat")
+        case "25006":
+            return BackendUnsupported(f"{target}: expected a writable database, found one that is read-only ({state})")
+        case _:
+            return None
 
 
 def _of_sqlite(error: sqlite3.Error, target: str) -> QstoreError | None:

@@ -31,9 +31,13 @@ def of_file(target: Target, default_name: str | None = None) -> URL:
         if default_name is not None and (os.path.isdir(path) or str(target).endswith(("/", os.sep))):
             path = os.path.join(path, default_name)
         return URL.create("sqlite", database=path)
+    if url.get_backend_name() == "postgresql":
+        return _of_server(url)
     if url.get_backend_name() != "sqlite":
-        raise BackendUnsupported(f"this version of qstore has stores on sqlite, not on {url.get_backend_name()}")
-    if url.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise BackendUnsupported(
+            f"this version of qstore has stores on sqlite and postgresql, not on {url.get_backend_name()}"
+        )
+    if url.drivername not in ("sqlite", "sqlite+pysqlite", "sqlite+aiosqlite"):
         raise BackendUnsupported(f"this version of qstore opens sqlite:///, not {url.drivername}:///")
     sqlite.refuse_memory(url.database)
     if url.query:
@@ -42,6 +46,14 @@ def of_file(target: Target, default_name: str | None = None) -> URL:
             f"expected a SQLite URL without parameters, found {', '.join(url.query)}: pass a path and arguments",
         )
     return url.set(drivername="sqlite", database=os.path.abspath(url.database or ""))
+
+
+def _of_server(url: URL) -> URL:
+    if url.drivername == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    if url.get_driver_name() not in ("psycopg", "asyncpg"):
+        raise BackendUnsupported(f"expected the driver psycopg or asyncpg, found {url.get_driver_name()}")
+    return url
 
 
 def in_directory(target: Target, name: str) -> URL:

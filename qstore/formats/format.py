@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,6 +24,15 @@ class Format:
     def marked(self) -> bool:
         """Whether the format writes its marker into a `meta` table. The transport's seed has none."""
         return "meta" in self.tables
+
+    def beside(self, names: Names, dialect: str, table: str) -> list[str]:
+        """Those of the statements that concern a table and do not create it."""
+        about = re.compile(rf"(?:INTO|ON|ALTER TABLE) \{{{table}\}}")
+        return [
+            names.render(statement)
+            for statement in self.ddl[dialect]
+            if about.search(statement) and not statement.startswith("CREATE TABLE")
+        ]
 
     def statements(self, names: Names, dialect: str) -> list[str]:
         """The DDL with a naming's names. Each statement may be run again on a store that has it already."""

@@ -1,5 +1,6 @@
 """`localkv.v1`: the key-value store, as its seed defines it. Frozen."""
 
+from qstore.formats import postgresql
 from qstore.formats.format import Format
 
 LOCALKV_V1 = Format(
@@ -21,5 +22,6 @@ value BLOB NOT NULL,
 expires_at INTEGER -- unix epoch MILLISECONDS, NULL = no expiry
 )""",
         ),
+        "postgresql": postgresql.LOCALKV_V1,
     },
 )

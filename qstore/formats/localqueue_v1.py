@@ -1,5 +1,6 @@
 """`localqueue.v1`: the visibility-timeout queue, as its seed defines it. Frozen."""
 
+from qstore.formats import postgresql
 from qstore.formats.format import Format
 
 LOCALQUEUE_V1 = Format(
@@ -26,5 +27,6 @@ receipt_handle TEXT -- UUID of the CURRENT delivery, NULL if never delivered
 )""",
             "CREATE INDEX IF NOT EXISTS {idx_messages_visible} ON {messages} (visible_at, enqueued_at, id)",
         ),
+        "postgresql": postgresql.LOCALQUEUE_V1,
     },
 )

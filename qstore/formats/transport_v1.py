@@ -1,5 +1,6 @@
 """`transport.v1`: the group-exclusive FIFO queue, as its seed defines it. Frozen."""
 
+from qstore.formats import postgresql
 from qstore.formats.format import Format
 
 TRANSPORT_V1 = Format(
@@ -23,5 +24,6 @@ CREATE TABLE IF NOT EXISTS {groups} (
   priority        INT  NOT NULL DEFAULT 0     -- set on first publish; 0–4
 )""",  # noqa: RUF001  the seed's own dash
         ),
+        "postgresql": postgresql.TRANSPORT_V1,
     },
 )

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Integer, LargeBinary, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
 __all__ = ["KvBase", "KvEntry", "KvMeta"]
+
+
+# Keys are compared by their bytes, as SQLite compares them.
+KEY: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
 
 
 class KvBase(DeclarativeBase):
@@ -17,7 +22,7 @@ class KvMeta(KvBase):
 
     __tablename__ = "meta"
 
-    key: Mapped[str] = mapped_column(Text, primary_key=True, nullable=True)
+    key: Mapped[str] = mapped_column(KEY, primary_key=True, nullable=True)
     value: Mapped[str] = mapped_column(Text)
 
 
@@ -26,7 +31,7 @@ class KvEntry(KvBase):
 
     __tablename__ = "kv"
 
-    key: Mapped[str] = mapped_column(Text, primary_key=True, nullable=True)
+    key: Mapped[str] = mapped_column(KEY, primary_key=True, nullable=True)
     value: Mapped[bytes] = mapped_column(LargeBinary)
     expires_at: Mapped[int | None] = mapped_column(BigInteger().with_variant(Integer(), "sqlite"))
     """Epoch milliseconds; expired when `<= now`; NULL = never."""

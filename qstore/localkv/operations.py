@@ -13,6 +13,7 @@ __all__ = [
     "delete",
     "delete_expired",
     "exists",
+    "first_after",
     "get",
     "purge_expired",
     "put",
@@ -86,7 +87,7 @@ def scan(tx: Transaction, prefix: str, offset: int, limit: int) -> Items:
         prefix=prefix,
         end=_end(prefix),
         now=milliseconds(tx.now()),
-        offset=min(offset, LATEST_MILLISECONDS),
+        offset=offset,
         limit=limit,
     )
     return [(key, value) for key, value in rows]
@@ -108,12 +109,18 @@ def _expiry(now: int, ttl: int | None) -> int | None:
 
 
 def _end(prefix: str) -> str | bytes:
-    """The first text after everything that starts with the prefix; an empty BLOB if there is none.
+    """The end of a prefix's range; an empty BLOB, which SQLite sorts after every text, if there is none."""
+    end = first_after(prefix)
+    return b"" if end is None else end
+
+
+def first_after(prefix: str) -> str | None:
+    """The first text after everything that starts with the prefix; None if there is none.
 
     UTF-8 keeps the order of code points, so it is the prefix with its last code point raised by one.
     """
     stem = prefix.rstrip("\U0010ffff")
     if not stem:
-        return b""
+        return None
     last = ord(stem[-1]) + 1
     return stem[:-1] + chr(0xE000 if last == 0xD800 else last)  # the surrogates between are no text

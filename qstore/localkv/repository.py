@@ -14,10 +14,10 @@ from qstore.clock import Clock, Seconds, ttl_milliseconds
 from qstore.engines import Durability, Target
 from qstore.engines.target import in_directory
 from qstore.errors import InvalidInput, InvalidType, PayloadTooLarge, shown
-from qstore.localkv import operations
+from qstore.localkv import operations, postgresql  # noqa: F401  what the operations are on a server
 from qstore.localkv.records import ScanPage
 from qstore.naming import NATIVE, Naming
-from qstore.opening import open_async_store, open_store
+from qstore.opening import naming_at, open_async_store, open_store
 from qstore.repository import AsyncRepository, Opening, Repository, owning
 
 __all__ = ["AsyncLocalKvRepository", "LocalKvRepository"]
@@ -75,7 +75,7 @@ class LocalKvRepository(Repository):
         """
         url = in_directory(data_dir_or_url, "localkv.sqlite")
         engine = open_store("localkv", url, create=create, durability=durability)
-        return owning(engine, lambda: cls(engine, clock=clock, portable=portable))
+        return owning(engine, lambda: cls(engine, naming=naming_at(url), clock=clock, portable=portable))
 
     def get(self, key: str) -> bytes | None:
         """The value of a key, or None if it is absent or expired.
@@ -210,7 +210,7 @@ class AsyncLocalKvRepository(AsyncRepository):
         """Open a store as `LocalKvRepository.open`: `await` it, or use it in `async with`, which also closes it."""
         url = in_directory(data_dir_or_url, "localkv.sqlite")
         engine = open_async_store("localkv", url, create=create, durability=durability)
-        return Opening(engine, lambda engine: cls(engine, clock=clock, portable=portable))
+        return Opening(engine, lambda engine: cls(engine, naming=naming_at(url), clock=clock, portable=portable))
 
     async def get(self, key: str) -> bytes | None:
         """As `LocalKvRepository.get`."""
@@ -263,4 +263,4 @@ def _offset(cursor: str | None) -> int:
         raise InvalidInput(
             "cursor", f"expected ASCII digits, the next_cursor of the page before, found {shown(cursor)}"
         )
-    return int(cursor)
+    return min(int(cursor), HIGHEST_INTEGER)

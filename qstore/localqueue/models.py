@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Index, Integer, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
 __all__ = ["QueueBase", "QueueMessage", "QueueMeta"]
 
 BIG = BigInteger().with_variant(Integer(), "sqlite")
+
+
+KEY: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
 
 
 class QueueBase(DeclarativeBase):
@@ -19,7 +23,7 @@ class QueueMeta(QueueBase):
 
     __tablename__ = "meta"
 
-    key: Mapped[str] = mapped_column(Text, primary_key=True, nullable=True)
+    key: Mapped[str] = mapped_column(KEY, primary_key=True, nullable=True)
     value: Mapped[str] = mapped_column(Text)
 
 
@@ -28,7 +32,7 @@ class QueueMessage(QueueBase):
 
     __tablename__ = "messages"
     __table_args__ = (
-        Index("idx_messages_visible", "visible_at", "enqueued_at", "id"),
+        Index("idx_messages_visible", "visible_at", "enqueued_at", "id").ddl_if(dialect="sqlite"),
         {"sqlite_autoincrement": True},
     )
 

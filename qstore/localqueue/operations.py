@@ -10,7 +10,7 @@ from qstore.errors import StaleReceipt
 from qstore.localqueue import statements
 from qstore.transaction import Transaction
 
-__all__ = ["Delivered", "Receipt", "ack", "nack", "purge", "receive", "send", "send_many"]
+__all__ = ["Delivered", "Receipt", "ack", "nack", "purge", "receive", "send", "send_many", "stale"]
 
 Delivered = tuple[int, str, bytes, bytes, int]
 """id, receipt, payload type and data as stored, attempt."""
@@ -68,8 +68,13 @@ def _insert(tx: Transaction, payload_type: str, payload_data: str, now: int) -> 
 def _refuse_if_there(tx: Transaction, id: int, operation: str) -> None:
     """Tell why a receipt did not match: it is stale if the message is there; if that is gone, nothing is left to do."""
     if tx.row(statements.EXISTS, id=id) is not None:
-        raise StaleReceipt(
-            f"cannot {operation} message {id}: expected the receipt handle of its newest delivery, found another; the"
-            " message was delivered again since",
-            id=id,
-        )
+        raise stale(id, operation)
+
+
+def stale(id: int, operation: str) -> StaleReceipt:
+    """The error for a receipt of an earlier delivery."""
+    return StaleReceipt(
+        f"cannot {operation} message {id}: expected the receipt handle of its newest delivery, found another; the"
+        " message was delivered again since",
+        id=id,
+    )

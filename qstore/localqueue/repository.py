@@ -15,10 +15,10 @@ from qstore.clock import Clock, Seconds, seconds, ttl_milliseconds
 from qstore.engines import Durability, Target
 from qstore.engines.target import in_directory
 from qstore.errors import InvalidType, PayloadTooLarge
-from qstore.localqueue import operations
+from qstore.localqueue import operations, postgresql  # noqa: F401  what the operations are on a server
 from qstore.localqueue.records import ReceivedMessage
 from qstore.naming import NATIVE, Naming
-from qstore.opening import open_async_store, open_store
+from qstore.opening import naming_at, open_async_store, open_store
 from qstore.payload import dump_json, dump_model
 from qstore.repository import AsyncRepository, Opening, Repository, owning
 
@@ -63,7 +63,7 @@ class LocalQueueRepository(Repository):
         """
         url = in_directory(data_dir_or_url, "localqueue.sqlite")
         engine = open_store("localqueue", url, create=create, durability=durability)
-        return owning(engine, lambda: cls(engine, clock=clock))
+        return owning(engine, lambda: cls(engine, naming=naming_at(url), clock=clock))
 
     def send(self, payload: Payload) -> int:
         """Append a message, due at once. Returns its id, which is never reused.
@@ -137,7 +137,7 @@ class AsyncLocalQueueRepository(AsyncRepository):
         """Open a store as `LocalQueueRepository.open`: `await` it, or use it in `async with`, which also closes it."""
         url = in_directory(data_dir_or_url, "localqueue.sqlite")
         engine = open_async_store("localqueue", url, create=create, durability=durability)
-        return Opening(engine, lambda engine: cls(engine, clock=clock))
+        return Opening(engine, lambda engine: cls(engine, naming=naming_at(url), clock=clock))
 
     async def send(self, payload: Payload) -> int:
         """As `LocalQueueRepository.send`."""

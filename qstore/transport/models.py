@@ -25,6 +25,8 @@ class Int(UserDefinedType[int]):
 BIG = BigInteger().with_variant(Integer(), "sqlite")
 EPOCH: TypeEngine[float] = Double().with_variant(REAL(), "sqlite")
 SMALL: TypeEngine[int] = Integer().with_variant(Int(), "sqlite")
+# Ids are compared by their bytes, as SQLite compares them.
+ID: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
 
 
 class TransportBase(DeclarativeBase):
@@ -39,7 +41,7 @@ class TransportMessage(TransportBase):
 
     seq: Mapped[int] = mapped_column(BIG, primary_key=True, nullable=True)
     """The order of publishing: FIFO within a group. Never reused."""
-    group_id: Mapped[str] = mapped_column(Text)
+    group_id: Mapped[str] = mapped_column(ID)
     """The exclusivity group."""
     event: Mapped[str] = mapped_column(Text)
     """The event as JSON."""
@@ -54,7 +56,7 @@ class TransportGroup(TransportBase):
 
     __tablename__ = "groups"
 
-    group_id: Mapped[str] = mapped_column(Text, primary_key=True, nullable=True)
+    group_id: Mapped[str] = mapped_column(ID, primary_key=True, nullable=True)
     last_claimed_at: Mapped[float] = mapped_column(EPOCH, server_default=text("0.0"))
     """Epoch seconds of the last claim; 0 = never. The lowest is served first."""
     priority: Mapped[int] = mapped_column(SMALL, server_default=text("0"))

@@ -8,7 +8,7 @@ from qstore.errors import StaleLease
 from qstore.transaction import Transaction
 from qstore.transport import statements
 
-__all__ = ["PARKED", "Claimed", "Fence", "ack", "claim", "extend", "nack", "publish", "publish_many"]
+__all__ = ["PARKED", "Claimed", "Fence", "ack", "claim", "extend", "gone", "nack", "publish", "publish_many", "stale"]
 
 PARKED = "__parked__"
 """What the seed writes in place of a worker's id while a message is parked."""
@@ -16,8 +16,8 @@ PARKED = "__parked__"
 Claimed = tuple[int, str, bytes, float]
 """seq, group id, event as stored, lock_expiry."""
 
-Fence = tuple[int, str, float]
-"""seq, worker id, lock_expiry: what a message must still carry for its lease to be good."""
+Fence = tuple[int, str, str, float]
+"""seq, group id, worker id, lock_expiry: what a message must still carry for its lease to be good."""
 
 
 def publish(tx: Transaction, group_id: str, event: str, priority: int) -> int:
@@ -46,9 +46,9 @@ def claim(tx: Transaction, worker_id: str, visibility: float, min_priority: int)
     return seq, group_id, event, lock_expiry
 
 
-def ack(tx: Transaction, fence: Fence, group_id: str) -> None:
+def ack(tx: Transaction, fence: Fence) -> None:
     """Remove the message, and its group if it was the last one."""
-    seq, worker_id, lock_expiry = fence
+    seq, group_id, worker_id, lock_expiry = fence
     if tx.change(statements.ACK, seq=seq, worker_id=worker_id, lock_expiry=lock_expiry):
         tx.change(statements.ACK_GROUP, group_id=group_id)
     else:
@@ -64,16 +64,15 @@ def nack(tx: Transaction, fence: Fence, delay: float) -> None:
 
 def extend(tx: Transaction, fence: Fence, visibility: float) -> float:
     """Hold the message for `visibility` from now on. Returns the new lock_expiry."""
-    seq, worker_id, _ = fence
     lock_expiry = tx.now() + visibility
-    if not _relock(tx, fence, worker_id, lock_expiry):
+    if not _relock(tx, fence, fence[2], lock_expiry):
         _refuse_if_there(tx, fence, "extend")
-        raise StaleLease(f"cannot extend the lease of message {seq}: the message is gone", seq=seq)
+        raise gone(fence, "extend")
     return lock_expiry
 
 
 def _relock(tx: Transaction, fence: Fence, new_locked_by: str | None, new_lock_expiry: float | None) -> int:
-    seq, worker_id, lock_expiry = fence
+    seq, _, worker_id, lock_expiry = fence
     return tx.change(
         statements.RELOCK,
         seq=seq,
@@ -86,18 +85,26 @@ def _relock(tx: Transaction, fence: Fence, new_locked_by: str | None, new_lock_e
 
 def _refuse_if_there(tx: Transaction, fence: Fence, operation: str) -> None:
     """Tell why a lease did not match: it is stale if the message is there; if that is gone, nothing is left to do."""
-    seq, worker_id, lock_expiry = fence
-    row = tx.row(statements.HOLDER, seq=seq)
-    if row is None:
-        return
-    locked_by, until = row
+    row = tx.row(statements.HOLDER, seq=fence[0])
+    if row is not None:
+        raise stale(fence, operation, *row)
+
+
+def gone(fence: Fence, operation: str) -> StaleLease:
+    """The error for a lease on a message that is gone, where that matters."""
+    return StaleLease(f"cannot {operation} the lease of message {fence[0]}: the message is gone", seq=fence[0])
+
+
+def stale(fence: Fence, operation: str, locked_by: str | None, until: float | None) -> StaleLease:
+    """The error for a lease that is not the one that the message carries."""
+    seq, _, worker_id, lock_expiry = fence
     if locked_by is None:
         found = "it is free again"
     elif locked_by == PARKED:
         found = f"it is parked until {until}"
     else:
         found = f"it is leased to {locked_by!r} until {until}"
-    raise StaleLease(
+    return StaleLease(
         f"cannot {operation} message {seq}: expected it leased to {worker_id!r} until {lock_expiry}, but {found}",
         seq=seq,
     )

@@ -16,10 +16,10 @@ from qstore.engines import Durability, Target
 from qstore.engines.target import of_file
 from qstore.errors import InvalidInput, InvalidType
 from qstore.naming import NATIVE, Naming
-from qstore.opening import open_async_store, open_store
+from qstore.opening import naming_at, open_async_store, open_store
 from qstore.payload import dump
 from qstore.repository import AsyncRepository, Opening, Repository, owning
-from qstore.transport import operations
+from qstore.transport import operations, postgresql  # noqa: F401  what the operations are on a server
 from qstore.transport.records import Event, EventT, Lease
 
 __all__ = ["AsyncTransportRepository", "TransportRepository"]
@@ -68,7 +68,7 @@ class TransportRepository(Repository, Generic[EventT]):
         """
         url = of_file(target, "transport.sqlite")
         engine = open_store("transport", url, create=create, durability=durability)
-        return owning(engine, lambda: cls(engine, event_type=event_type, clock=clock))
+        return owning(engine, lambda: cls(engine, event_type=event_type, naming=naming_at(url), clock=clock))
 
     def publish(self, group_id: str, event: EventT, priority: int = 0) -> int:
         """Append a message to its group. Returns its `seq`, which is never reused.
@@ -106,7 +106,7 @@ class TransportRepository(Repository, Generic[EventT]):
 
         A lease that has lapsed is good for as long as nobody else claimed the message; after that it is StaleLease.
         """
-        self._binding.write(operations.ack, _fence(lease), lease.group_id)
+        self._binding.write(operations.ack, _fence(lease))
 
     def nack(self, lease: Lease[EventT], delay: Seconds = 0) -> None:
         """Give a message back, to be delivered again: at once, or after `delay` seconds.
@@ -168,7 +168,7 @@ class AsyncTransportRepository(AsyncRepository, Generic[EventT]):
         """Open a store as `TransportRepository.open`: `await` it, or use it in `async with`, which also closes it."""
         url = of_file(target, "transport.sqlite")
         engine = open_async_store("transport", url, create=create, durability=durability)
-        return Opening(engine, lambda engine: cls(engine, event_type=event_type, clock=clock))
+        return Opening(engine, lambda engine: cls(engine, event_type=event_type, naming=naming_at(url), clock=clock))
 
     async def publish(self, group_id: str, event: EventT, priority: int = 0) -> int:
         """As `TransportRepository.publish`."""
@@ -210,4 +210,4 @@ def _worker_id(worker_id: str) -> str:
 def _fence(lease: Lease[EventT]) -> operations.Fence:
     if not isinstance(lease, Lease):
         raise InvalidType.of("lease", lease, "a Lease, as claim returns it")
-    return lease.seq, lease.worker_id, lease.lock_expiry
+    return lease.seq, lease.group_id, lease.worker_id, lease.lock_expiry

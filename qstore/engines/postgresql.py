@@ -1,0 +1,76 @@
+"""PostgreSQL: engines on a server, and the lock under which one upgrade waits for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+from sqlalchemy import create_engine as create_sync_engine
+from sqlalchemy.engine import URL, Engine
+
+from qstore.capabilities import capabilities
+from qstore.engines import locking
+from qstore.errors import BackendUnsupported
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+__all__ = ["EXTRAS", "beginning", "create", "create_async", "driver_extra", "upgrading"]
+
+EXTRAS = {"psycopg": "postgres", "asyncpg": "asyncpg"}
+"""The extra that brings each driver."""
+
+# The first 8 bytes of SHA-256("qstore:upgrade").
+UPGRADE_LOCK = "SELECT pg_advisory_xact_lock(2148425870211470387)"
+
+
+def create(url: URL, *, read_only: bool) -> Engine:
+    """An engine on a server's database. Nothing is connected yet."""
+    with driver_extra(url):
+        engine = create_sync_engine(url)
+    return engine.execution_options(postgresql_readonly=True) if read_only else engine
+
+
+def create_async(url: URL, *, read_only: bool) -> AsyncEngine:
+    """An async engine on a server's database. Nothing is connected yet."""
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415  needs the extra
+
+    with driver_extra(url):
+        engine = create_async_engine(url)
+    return engine.execution_options(postgresql_readonly=True) if read_only else engine
+
+
+@contextmanager
+def driver_extra(url: URL) -> Iterator[None]:
+    """Import what a URL's driver needs."""
+    try:
+        yield
+    except ImportError as error:
+        driver = url.get_driver_name()
+        extra = EXTRAS.get(driver, driver)
+        raise BackendUnsupported(
+            f"expected the driver {driver}, found no package {error.name}: pip install 'qstore[{extra}]'"
+        ) from error
+
+
+def beginning(connection: Connection) -> AbstractContextManager[object]:
+    """A transaction of qstore's own on a connection of its own, at the level that upgrades need."""
+    if not capabilities(connection.dialect).one_writer:
+        # At a higher level the snapshot is taken with the lock's statement, and what another upgrade made while this
+        # one waited stays unseen.
+        connection.execution_options(isolation_level="READ COMMITTED")
+    return connection.begin()
+
+
+@contextmanager
+def upgrading(connection: Connection, *, savepoint: bool = False) -> Iterator[None]:
+    """Hold the lock that upgrades wait for, to the end of the transaction. `savepoint`: it is the caller's."""
+    if capabilities(connection.dialect).one_writer:
+        with locking.write_locked(connection), locking.savepoint(connection) if savepoint else nullcontext():
+            yield
+        return
+    with connection.begin_nested() if savepoint else nullcontext():
+        connection.exec_driver_sql(UPGRADE_LOCK)
+        yield

@@ -1,0 +1,111 @@
+"""The transport on PostgreSQL: workers claim different groups in parallel, at the server's time.
+
+Each operation is one statement. It locks the group's row first, and decides by the state on that row alone: after a
+lock is granted, only the locked row's own conditions are asked again, and another row is seen as it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qstore.transaction import Transaction, parallel
+from qstore.transport import operations
+from qstore.transport import statements_postgresql as statements
+from qstore.transport.operations import PARKED, Claimed, Fence, gone, stale
+
+__all__ = ["ack", "claim", "extend", "nack", "publish", "publish_many"]
+
+MOST_TIDIED = 1000
+
+
+@parallel(operations.publish)
+def publish(tx: Transaction, group_id: str, event: str, priority: int) -> int:
+    """Add a message, and its group if there is none. Returns the seq."""
+    [(seq,)] = tx.rows(statements.PUBLISH, group_id=group_id, event=event, priority=priority)
+    return int(seq)
+
+
+@parallel(operations.publish_many)
+def publish_many(tx: Transaction, messages: Sequence[tuple[str, str, int]]) -> list[int]:
+    """Add messages in order. All their groups are locked, in one order, before any seq is drawn."""
+    groups = [group_id for group_id, _, _ in messages]
+    events = [event for _, event, _ in messages]
+    with tx.together():
+        tx.change(statements.LOCK_GROUPS, group_ids=groups, priorities=[priority for _, _, priority in messages])
+        return [int(seq) for (seq,) in tx.rows(statements.PUBLISH_ALL, group_ids=groups, events=events)]
+
+
+@parallel(operations.claim)
+def claim(tx: Transaction, worker_id: str, visibility: float, min_priority: int) -> Claimed | None:
+    """Lease the head of the group that has waited longest, among groups with nothing in flight."""
+    binds = {"worker_id": worker_id, "visibility": visibility, "now": tx.given_now()}
+    if min_priority == 0:
+        row = tx.row(statements.CLAIM, **binds)
+    else:
+        row = tx.row(statements.CLAIM_FLOOR, **binds, min_priority=min_priority, anyway=not tx.own)
+    if row is None and (_tidied(tx) if tx.own else min_priority == 0):
+        row = tx.row(statements.CLAIM_FLOOR, **binds, min_priority=min_priority, anyway=True)
+    if row is None:
+        return None
+    seq, group_id, event, lock_expiry = row
+    return seq, group_id, event.encode(), lock_expiry
+
+
+@parallel(operations.ack)
+def ack(tx: Transaction, fence: Fence) -> None:
+    """Remove the message, and its group if it was the last one."""
+    seq, group_id, worker_id, lock_expiry = fence
+    binds = {"seq": seq, "group_id": group_id, "worker_id": worker_id, "lock_expiry": lock_expiry}
+    while tx.row(statements.ACK, **binds, now=tx.given_now()) is None:
+        if not _raced(tx, fence, "ack"):
+            return
+
+
+@parallel(operations.nack)
+def nack(tx: Transaction, fence: Fence, delay: float) -> None:
+    """Free the message, or park it until the delay has passed."""
+    _relock(tx, fence, "nack", PARKED if delay > 0 else None, delay if delay > 0 else None)
+
+
+@parallel(operations.extend)
+def extend(tx: Transaction, fence: Fence, visibility: float) -> float:
+    """Hold the message for `visibility` from now on. Returns the new lock_expiry."""
+    lock_expiry = _relock(tx, fence, "extend", fence[2], visibility)
+    if lock_expiry is None:
+        raise gone(fence, "extend")
+    return lock_expiry
+
+
+def _relock(tx: Transaction, fence: Fence, operation: str, new_holder: str | None, hold: float | None) -> float | None:
+    seq, group_id, worker_id, lock_expiry = fence
+    binds = {"seq": seq, "group_id": group_id, "worker_id": worker_id, "lock_expiry": lock_expiry}
+    while True:
+        row = tx.row(statements.RELOCK, **binds, new_holder=new_holder, hold=hold, now=tx.given_now())
+        if row is not None:
+            new_expiry: float | None = row[0]
+            return new_expiry
+        if not _raced(tx, fence, operation):
+            return None
+
+
+def _tidied(tx: Transaction) -> bool:
+    """Make groups whose lease or park lapsed ready, and stamps that lie ahead now. Whether there was any."""
+    found = False
+    while True:
+        [(changed, seen)] = tx.rows(statements.TIDY, now=tx.given_now())
+        found = found or bool(seen) or changed > 0
+        if changed < MOST_TIDIED:
+            return found
+
+
+def _raced(tx: Transaction, fence: Fence, operation: str) -> bool:
+    """Why a lease did not match: a publish came between (True, repeat), or the message is gone (False).
+
+    StaleLease if another one is on it.
+    """
+    row = tx.row(statements.HOLDER, seq=fence[0])
+    if row is None:
+        return False
+    if tuple(row) == fence[2:]:
+        return True
+    raise stale(fence, operation, *row)
