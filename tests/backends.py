@@ -32,6 +32,7 @@ from qstore import (
     open_async_engine,
     open_engine,
 )
+from tests import postgres
 from tests.awaiting import EventLoop
 
 TWINS: dict[Any, Any] = {
@@ -74,6 +75,8 @@ class Backend:
     naming = NATIVE
     joins = False
     """Whether repositories join a transaction of the caller's."""
+    one_writer = True
+    """Whether the database is SQLite's: one writer at a time, and looked at with sqlite3."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -277,6 +280,55 @@ class AsyncSessionBackend(AsyncHostBackend):
         return _committing(repository, self.loop.sync(session))
 
 
+class PostgresBackend(WatchedBackend):
+    """All stores mounted in one database of a server, on an engine that the host made with SQLAlchemy's defaults."""
+
+    naming = MOUNTED
+    one_writer = False
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.url = postgres.database()
+
+    def make(self, store: str) -> None:
+        """It is there."""
+
+    def sql(self, store: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with closing(postgres.connect(self.url)) as connection:
+            rendered = self.naming.of(store).render(statement).replace("%", "%%").replace("?", "%s")
+            cursor = connection.execute(rendered, values)
+            return cursor.fetchall() if cursor.description else []
+
+    def _engine(self, store: str) -> Engine:
+        return super()._engine("host")
+
+    def _create_engine(self, store: str) -> Engine:
+        return create_engine(self.url)
+
+
+class PostgresSessionBackend(PostgresBackend, SessionBackend):
+    """Bound to a Session of a host's on a server."""
+
+
+class AsyncPostgresBackend(PostgresBackend, AsyncHostBackend):
+    """The async twins on a server, through psycopg."""
+
+    driver = "psycopg"
+
+    def _create_async_engine(self, store: str) -> AsyncEngine:
+        return create_async_engine(self.url.set(drivername=f"postgresql+{self.driver}"))
+
+
+class AsyncpgBackend(AsyncPostgresBackend):
+    """The async twins on a server, through asyncpg."""
+
+    driver = "asyncpg"
+
+
+class AsyncpgSessionBackend(AsyncpgBackend, AsyncSessionBackend):
+    """Bound to an AsyncSession of a host's on a server, through asyncpg."""
+
+
 BACKENDS: dict[str, type[Backend]] = {
     "opened": Backend,
     "watched": WatchedBackend,
@@ -288,8 +340,13 @@ BACKENDS: dict[str, type[Backend]] = {
     "async host": AsyncHostBackend,
     "async connection": AsyncConnectionBackend,
     "async session": AsyncSessionBackend,
+    "postgres": PostgresBackend,
+    "postgres session": PostgresSessionBackend,
+    "async postgres": AsyncPostgresBackend,
+    "asyncpg": AsyncpgBackend,
+    "asyncpg session": AsyncpgSessionBackend,
 }
-SHARED = ("opened", "watched", "host", "async", "async watched", "async host")
+SHARED = ("opened", "watched", "host", "async", "async watched", "async host", "postgres", "async postgres", "asyncpg")
 """Those whose repositories any number of threads may share: bound to an Engine."""
 
 
