@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from qstore import copying
 from qstore import demo as demonstration
 from qstore.errors import QstoreError
 
@@ -49,6 +50,34 @@ def demo(
     if not report.kept:
         console.print("[bold red]A promise was not kept.[/]")
         raise typer.Exit(1)
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(help="A file, a data directory, or a server's URL.")],
+    target: Annotated[str, typer.Argument(help="Likewise. It must not have rows in these stores yet.")],
+) -> None:
+    """Move stores between SQLite and PostgreSQL: every row as it is, compared at the end. Stop the writers first.
+
+    Ids, order, leases, attempts and expiries are kept. Started again after an interruption, it goes on where it was.
+    """
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(30), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=console) as bars:
+            tasks: dict[str, TaskID] = {}
+
+            def progress(table: str, done: int, total: int) -> None:
+                if table not in tasks:
+                    tasks[table] = bars.add_task(table, total=total)
+                bars.update(tasks[table], completed=done)
+
+            rows = copying.copy(source, target, progress=progress)
+    except QstoreError as error:
+        typer.echo(f"qstore copy: {error}", err=True)
+        raise typer.Exit(2) from error
+    for store, count in rows.items():
+        console.print(f"{store}: {count:,} rows, compared and equal")
 
 
 def _run(console: Console, path: str) -> demonstration.Report:
