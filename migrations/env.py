@@ -1,7 +1,8 @@
 """Alembic's environment for qstore's own files: the `alembic` command comes here, `qstore.migrate` does not.
 
-`-x data_dir=DIR` runs a command on all three files of a directory, `-x url=URL` on one. `-x prefix=` and `-x schema=`
-name mounted tables, `-x drop_data=yes` lets a downgrade drop rows. Logging is left as the caller has it.
+`-x data_dir=DIR` runs a command on all three files of a directory, `-x url=URL` on one, or on a server's database.
+`-x prefix=` and `-x schema=` name mounted tables, `-x drop_data=yes` lets a downgrade drop rows. Logging is left as the
+caller has it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine
 
 from qstore import engines, migrate, revisions
+from qstore.autogenerate import include_name, made_on
 from qstore.engines.files import recognise_file
-from qstore.engines.locking import write_locked
 from qstore.engines.target import in_directory, of_file
 from qstore.errors import QstoreError
 from qstore.formats import FORMATS
 from qstore.localkv.models import KvBase
 from qstore.localqueue.models import QueueBase
 from qstore.mounting import mount
-from qstore.naming import Naming
+from qstore.naming import SERVER, Naming
 from qstore.transport.models import TransportBase
 
 Plan = Callable[[Any, Any], list[MigrationStep]]
@@ -55,6 +56,9 @@ class Command:
                 self.run_on(in_directory(data_dir, f"{store}.sqlite"), store)
         elif target := self.given.get("url"):
             url = of_file(target)
+            if url.get_backend_name() == "postgresql":
+                self.run_on_server(url)
+                return
             self.run_on(url, self.only_store(url.database or "") if self.naming.native else None)
         elif context.is_offline_mode():
             self.write_script(None)
@@ -100,6 +104,20 @@ class Command:
         finally:
             engine.dispose()
 
+    def run_on_server(self, url: URL) -> None:
+        """Run the command on a server's database, where the tables are prefixed."""
+        if self.naming.native:
+            self.naming = SERVER
+        if context.is_offline_mode():
+            self.write_script(None, dialect="postgresql")
+            return
+        engine = engines.open_engine(url)
+        try:
+            with engine.connect() as connection:
+                self.work_in(connection, None)
+        finally:
+            engine.dispose()
+
     def engine(self, url: URL) -> Engine:
         """An engine of qstore's own for its own files, and one that changes no setting for a host's."""
         if self.naming.native:
@@ -110,27 +128,40 @@ class Command:
         """Run the command's steps: under the write lock, and all of them or none, if it writes."""
         with ExitStack() as stack:
             if self.name in WRITING:
-                stack.enter_context(connection.begin())
-                stack.enter_context(write_locked(connection))
-            self.configure(store, connection=connection, **self.compared(store))
+                stack.enter_context(engines.beginning(connection))
+                stack.enter_context(engines.upgrading(connection))
+            self.configure(store, connection=connection, **self.compared(store, connection.dialect.name))
             self.migrate()
             if self.name == "upgrade":
                 noted = context.get_context().get_current_heads()
                 stores = [each for each, fmt in FORMATS.items() if fmt.marker in noted and store in (None, each)]
                 revisions.complete(connection, self.naming, stores)
 
-    def compared(self, store: str | None) -> dict[str, Any]:
+    def compared(self, store: str | None, dialect: str) -> dict[str, Any]:
         """What `alembic check` holds the database against, and that it leaves all other tables out of it."""
         if self.naming.native:
             return {"target_metadata": METADATA[store] if store is not None else MetaData()}
         metadata = MetaData()
         mount(metadata, prefix=self.naming.prefix or "", schema=self.naming.schema)
         tables = {table.name for table in metadata.tables.values()}
-        return {"target_metadata": metadata, "include_name": lambda name, kind, _: kind != "table" or name in tables}
+        beside = include_name(metadata, self.naming)
+        return {
+            "target_metadata": metadata,
+            "include_name": lambda name, kind, parents: (
+                (kind != "table" or name in tables) and beside(name, kind, parents)
+            ),
+        }
 
-    def write_script(self, store: str | None, *first_lines: str) -> None:
+    @staticmethod
+    def concerns(it: Any, _name: str | None, kind: str, *_: object, dialect: str) -> bool:
+        """Whether the models are to be compared with the database in this."""
+        if kind == "column":
+            return not it.primary_key  # a server's keys are NOT NULL, the formats' on SQLite are not
+        return kind != "index" or made_on(it, dialect)
+
+    def write_script(self, store: str | None, *first_lines: str, dialect: str = "sqlite") -> None:
         """Print the SQL instead of running it."""
-        self.configure(store, dialect_name="sqlite", literal_binds=True, transactional_ddl=True)
+        self.configure(store, dialect_name=dialect, literal_binds=True, transactional_ddl=True)
         for line in first_lines:
             context.get_context().impl.static_output(line)
         self.migrate()

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sqlalchemy import Connection, MetaData
+from sqlalchemy import Connection, Index, MetaData
 
-from qstore.formats import FORMATS
+from qstore.formats import FORMATS, additions
 from qstore.naming import PREFIX, Naming
 
-__all__ = ["guard", "include_name", "names_of", "setup"]
+__all__ = ["guard", "include_name", "made_on", "names_of", "setup"]
 
 
 def setup(plugin: Any) -> None:
@@ -37,14 +37,18 @@ def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
     namings |= {naming for metadata in {table.metadata for table in tables} for naming in namings_in(metadata)}
     ours = {name for naming in namings for name in names_of(naming)}
     looked_after = _branch_in_use(autogen_context) or any(naming.version_table in in_database for naming in namings)
+    dialect = autogen_context.dialect.name
+    elsewhere = {index.name for table in tables for index in table.indexes if not made_on(index, dialect)}
     kept = []
     for operation in upgrade_ops.ops:
         name = getattr(operation, "table_name", None)
         if name not in ours:
             kept.append(operation)
         elif name in in_metadata and (name in in_database or not looked_after):
-            kept += [operation, *_markers(operation, namings)]
-    upgrade_ops.ops[:] = kept
+            _leave_additions(operation, namings, elsewhere)
+            if getattr(operation, "index_name", None) not in elsewhere:
+                kept += [operation, *_markers(operation, namings)]
+    upgrade_ops.ops[:] = [each for each in kept if getattr(each, "ops", True)]
 
 
 def include_name(metadata: MetaData, naming: Naming | None = None) -> Callable[[str | None, str, Any], bool]:
@@ -52,8 +56,16 @@ def include_name(metadata: MetaData, naming: Naming | None = None) -> Callable[[
 
     Hides qstore's version table, and those of its tables that are not in the host's metadata.
     """
-    hidden = names_of(naming or Naming("qstore_")) - {table.name for table in metadata.tables.values()}
-    return lambda name, kind, _parents: kind != "table" or name not in hidden
+    named = naming or Naming("qstore_")
+    hidden = names_of(named) - {table.name for table in metadata.tables.values()}
+    beside = additions(named)
+
+    def include(name: str | None, kind: str, parents: Any) -> bool:
+        if kind == "table":
+            return name not in hidden
+        return (parents.get("table_name"), name) not in beside
+
+    return include
 
 
 def names_of(naming: Naming) -> set[str]:
@@ -73,6 +85,32 @@ def _noted(connection: Connection, tables: set[str]) -> Iterator[Naming]:
             rows = connection.exec_driver_sql(f'SELECT version_num FROM "{table}"').scalars().all()  # noqa: S608  a checked name
             if rows and set(rows) <= markers:
                 yield Naming(prefix)
+
+
+def made_on(index: Index, dialect: str) -> bool:
+    """Whether an index is made on a dialect: Alembic does not ask for its `ddl_if`."""
+    condition = index._ddl_if
+    return condition is None or condition.dialect in (None, dialect)
+
+
+def _leave_additions(operation: Any, namings: set[Naming], elsewhere: set[str | None]) -> None:
+    """Leave on a server's tables what they have besides their models, and NOT NULL on their keys."""
+    from alembic.operations import ops  # noqa: PLC0415
+
+    beside = set().union(*map(additions, namings))
+
+    def left(change: Any) -> bool:
+        if isinstance(change, ops.DropColumnOp):
+            return (operation.table_name, change.column_name) in beside
+        if isinstance(change, ops.CreateIndexOp):
+            return change.index_name in elsewhere
+        if isinstance(change, ops.DropIndexOp):
+            return (operation.table_name, change.index_name) in beside
+        # The formats' keys are without NOT NULL on SQLite, and so are the models'.
+        return isinstance(change, ops.AlterColumnOp) and change.modify_nullable is True
+
+    if isinstance(operation, ops.ModifyTableOps):
+        operation.ops[:] = [change for change in operation.ops if not left(change)]
 
 
 def _branch_in_use(autogen_context: Any) -> bool:

@@ -108,7 +108,7 @@ def stamp(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None =
 def sql(dialect: str = "sqlite", *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> str:
     """The upgrade from nothing as an SQL script. `stores`: all, or for native names one of them."""
     if dialect not in {name for fmt in FORMATS.values() for name in fmt.ddl}:
-        raise InvalidInput("dialect", f"expected sqlite, found {shown(dialect)}")
+        raise InvalidInput("dialect", f"expected sqlite or postgresql, found {shown(dialect)}")
     chosen = _named(stores)
     if naming.native and len(chosen) != 1:
         raise InvalidInput("stores", f"expected one of {', '.join(FORMATS)} (a native file holds one store)")

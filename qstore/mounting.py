@@ -160,7 +160,9 @@ def _copied(native: Table, store: str, naming: Naming, metadata: MetaData) -> Ta
     for column in table.columns:
         if isinstance(column.type.dialect_impl(sqlite.dialect()), Int):
             column.type = Integer()  # the same to SQLite, and what a host's revision can spell
+    conditions = {index.name: index._ddl_if for index in native.indexes}
     for index in table.indexes:
+        index._ddl_if = conditions[index.name]  # which SQLAlchemy leaves behind when it copies
         index.name = quoted_name(naming.name(store, str(index.name)), quote=None)
     event.listen(table, "after_create", partial(_finish, store, native.name, naming))
     return table

@@ -4,7 +4,7 @@ from qstore.formats.format import Format
 from qstore.formats.localkv_v1 import LOCALKV_V1
 from qstore.formats.localqueue_v1 import LOCALQUEUE_V1
 from qstore.formats.recognition import Found, recognise
-from qstore.formats.recognition_postgresql import recognise_on_server
+from qstore.formats.recognition_postgresql import additions, recognise_on_server
 from qstore.formats.transport_v1 import TRANSPORT_V1
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "TRANSPORT_V1",
     "Format",
     "Found",
+    "additions",
     "recognise",
     "recognise_on_server",
 ]

@@ -7,10 +7,13 @@ from typing import Any
 
 from qstore.errors import FormatError
 from qstore.formats.format import Format
+from qstore.formats.localkv_v1 import LOCALKV_V1
+from qstore.formats.localqueue_v1 import LOCALQUEUE_V1
 from qstore.formats.recognition import Found, Query
+from qstore.formats.transport_v1 import TRANSPORT_V1
 from qstore.naming import Naming
 
-__all__ = ["recognise_on_server"]
+__all__ = ["additions", "recognise_on_server"]
 
 _TYPES = {"BIGSERIAL": "bigint", "BIGINT": "bigint", "INTEGER": "integer", "DOUBLE PRECISION": "double precision"}
 
@@ -18,7 +21,9 @@ _CREATED = re.compile(r"CREATE TABLE IF NOT EXISTS \{(\w+)\} \(\n(.*)\n\)", re.D
 _COLUMN = re.compile(r"(\w+)\s+(DOUBLE PRECISION|\w+)")
 _ADDED = re.compile(r"ALTER TABLE \{(\w+)\}\s+ADD COLUMN")
 _ADDED_COLUMN = re.compile(r"ADD COLUMN IF NOT EXISTS (\w+)\s+(DOUBLE PRECISION|\w+)")
-_INDEX = re.compile(r"CREATE INDEX IF NOT EXISTS \{(\w+)\}")
+_INDEX = re.compile(r"CREATE INDEX IF NOT EXISTS \{(\w+)\} ON \{(\w+)\}")
+
+_FORMATS = (TRANSPORT_V1, LOCALKV_V1, LOCALQUEUE_V1)
 
 
 def recognise_on_server(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
@@ -64,18 +69,28 @@ def recognise_on_server(query: Query, fmt: Format, naming: Naming, target: str) 
     )
 
 
-def _layout(fmt: Format) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]], list[str]]:
+def additions(naming: Naming) -> set[tuple[str, str]]:
+    """What the stores have beside their models: pairs of a table and the name of a column or index of it."""
+    found = set()
+    for fmt in _FORMATS:
+        _, added, indexes = _layout(fmt)
+        found |= {(naming.name(fmt.store, table), column) for table, columns in added.items() for column in columns}
+        found |= {(naming.name(fmt.store, table), naming.name(fmt.store, index)) for index, table in indexes.items()}
+    return found
+
+
+def _layout(fmt: Format) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]], dict[str, str]]:
     """What the frozen DDL makes: the columns of each table, those that are added to it, and the indexes."""
     created: dict[str, dict[str, str]] = {}
     added: dict[str, dict[str, str]] = {}
-    indexes: list[str] = []
+    indexes: dict[str, str] = {}
     for statement in fmt.ddl["postgresql"]:
         if match := _CREATED.match(statement):
             created[match[1]] = {name: _type(kind) for name, kind in map(_parts, match[2].splitlines())}
         elif match := _ADDED.match(statement):
             added[match[1]] = {name: _type(kind) for name, kind in _ADDED_COLUMN.findall(statement)}
         elif match := _INDEX.match(statement):
-            indexes.append(match[1])
+            indexes[match[1]] = match[2]
     return created, added, indexes
 
 
