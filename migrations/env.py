@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from alembic import context
@@ -150,6 +151,7 @@ class Command:
             "include_name": lambda name, kind, parents: (
                 (kind != "table" or name in tables) and beside(name, kind, parents)
             ),
+            "include_object": partial(self.concerns, dialect=dialect),
         }
 
     @staticmethod
