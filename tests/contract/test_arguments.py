@@ -7,7 +7,6 @@ from datetime import timedelta
 from decimal import Decimal
 from math import inf, nan
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -17,10 +16,10 @@ from tests.contract.contents import unchanged
 from tests.contract.events import event
 from tests.contract.filled import Filled, fill
 
-Call = tuple[str, str, Callable[[Any, Any, Filled], Any]]
+Calls = dict[str, tuple[str, str, Callable[[Any, Any, Filled], Any]]]
 """The store, the field, and a call with a value for that field."""
 
-IDS: dict[str, Call] = {
+IDS: Calls = {
     "publish": ("transport", "group_id", lambda it, v, _: it.publish(v, event("e"))),
     "publish_many": ("transport", "group_id", lambda it, v, _: it.publish_many([("ok", event("e")), (v, event("e"))])),
     "claim": ("transport", "worker_id", lambda it, v, _: it.claim(v, 5)),
@@ -31,71 +30,94 @@ IDS: dict[str, Call] = {
     "put_many": ("localkv", "key", lambda it, v, _: it.put_many({"ok": b"w", v: b"w"})),
     "delete": ("localkv", "key", lambda it, v, _: it.delete(v)),
 }
-PREFIXES: dict[str, Call] = {
+PREFIXES: Calls = {
     "scan_prefix": ("localkv", "prefix", lambda it, v, _: it.scan_prefix(v)),
     "iter_prefix": ("localkv", "prefix", lambda it, v, _: it.iter_prefix(v)),
 }
-TEXTS: dict[str, Call] = {
+TEXTS: Calls = {
     "send": ("localqueue", "payload", lambda it, v, _: it.send(v)),
     "send_many": ("localqueue", "payload", lambda it, v, _: it.send_many(["ok", v])),
 }
-DURATIONS: dict[str, Call] = {
+DURATIONS: Calls = {
     "claim": ("transport", "visibility", lambda it, v, _: it.claim("w", v)),
     "extend": ("transport", "visibility", lambda it, v, filled: it.extend(filled.lease, v)),
     "nack": ("transport", "delay", lambda it, v, filled: it.nack(filled.lease, v)),
     "receive": ("localqueue", "visibility_timeout", lambda it, v, _: it.receive(visibility_timeout=v)),
 }
-TTLS: dict[str, Call] = {
+TTLS: Calls = {
     "put": ("localkv", "ttl", lambda it, v, _: it.put("live", b"w", ttl=v)),
     "conditional put": ("localkv", "ttl", lambda it, v, _: it.put("expired", b"w", ttl=v, if_not_exists=True)),
     "put_many": ("localkv", "ttl", lambda it, v, _: it.put_many({"live": b"w"}, ttl=v)),
 }
-INTEGERS: dict[str, tuple[Call, list[int]]] = {
-    "publish": (("transport", "priority", lambda it, v, _: it.publish("g", event("e"), v)), [-1, 5]),
-    "publish_many": (("transport", "priority", lambda it, v, _: it.publish_many([("g", event("e"), v)])), [-1, 5]),
-    "claim": (("transport", "min_priority", lambda it, v, _: it.claim("w", 5, v)), [-1, 5]),
-    "receive": (("localqueue", "max_messages", lambda it, v, _: it.receive(v)), [-1, 0, 1001]),
-    "scan_prefix": (("localkv", "limit", lambda it, v, _: it.scan_prefix("", limit=v)), [-1, 0]),
+PRIORITIES: Calls = {
+    "publish": ("transport", "priority", lambda it, v, _: it.publish("g", event("e"), v)),
+    "publish_many": ("transport", "priority", lambda it, v, _: it.publish_many([("g", event("e"), v)])),
+    "claim": ("transport", "min_priority", lambda it, v, _: it.claim("w", 5, v)),
 }
-_filled: WeakKeyDictionary[Backend, Filled] = WeakKeyDictionary()
+COUNTS: Calls = {"receive": ("localqueue", "max_messages", lambda it, v, _: it.receive(v))}
+LIMITS: Calls = {"scan_prefix": ("localkv", "limit", lambda it, v, _: it.scan_prefix("", limit=v))}
 
 HUGE = 10**5000
 """More digits than Python converts to text."""
 
 
-def of(*groups: dict[str, Call]) -> pytest.MarkDecorator:
-    calls = [(f"{name} {call[1]}", call) for group in groups for name, call in group.items()]
-    return pytest.mark.parametrize("call", [call for _, call in calls], ids=[name for name, _ in calls])
+class Refusing:
+    """Filled stores that are called with what they must not take."""
+
+    def __init__(self, backend: Backend, clock: ManualClock) -> None:
+        self.backend = backend
+        self._filled = fill(backend, clock)
+        self._repositories = {store: getattr(backend, store)(clock=clock) for store in STORES}
+
+    def __call__(self, calls: Calls, value: Any, kind: type[InvalidInput]) -> list[str]:
+        """Make each call with the value, which is refused as this kind with nothing changed. Returns what was said."""
+        return [self._refused(name, calls[name], value, kind) for name in calls]
+
+    def _refused(self, name: str, call: Any, value: Any, kind: type[InvalidInput]) -> str:
+        store, field, do = call
+        error: Exception | None = None
+        with unchanged(self.backend, *STORES):
+            try:
+                do(self._repositories[store], value, self._filled)
+            except Exception as caught:  # noqa: BLE001  told apart below
+                error = caught
+        assert type(error) is kind, f"{name} with {field} {value!r:.40} gave {error!r:.200}"
+        assert (error.field, error.code) == (field, "INVALID_INPUT")
+        assert str(error).startswith(f"{field}: ")
+        assert isinstance(error, ValueError)
+        assert isinstance(error, TypeError) is (kind is InvalidType)
+        return str(error)
 
 
-@of(IDS, PREFIXES, TEXTS)
-def test_text_with_nul_or_a_lone_surrogate_is_refused(backend: Backend, clock: ManualClock, call: Call) -> None:
+@pytest.fixture
+def refused(backend: Backend, clock: ManualClock) -> Refusing:
+    """Every way to have stores, to be called with what they must not take."""
+    return Refusing(backend, clock)
+
+
+def test_text_with_nul_or_a_lone_surrogate_is_refused(refused: Refusing) -> None:
     for value in ("a\0b", "\0", "a\0", "\ud800", "a\udfffb", "\udc80"):
-        _refused(backend, clock, call, value, InvalidInput)
+        refused(IDS | PREFIXES | TEXTS, value, InvalidInput)
 
 
-@of(IDS)
-def test_an_empty_id_or_key_is_refused(backend: Backend, clock: ManualClock, call: Call) -> None:
-    _refused(backend, clock, call, "", InvalidInput)
+def test_an_empty_id_or_key_is_refused(refused: Refusing) -> None:
+    refused(IDS, "", InvalidInput)
 
 
-@of(IDS, PREFIXES)
-def test_an_id_key_or_prefix_that_is_not_text_is_of_the_wrong_type(
-    backend: Backend, clock: ManualClock, call: Call
-) -> None:
+def test_an_id_key_or_prefix_that_is_not_text_is_of_the_wrong_type(refused: Refusing) -> None:
     for value in (None, 1, 1.5, True, b"x", ("x",), frozenset("x")):
-        _refused(backend, clock, call, value, InvalidType)
+        refused(IDS | PREFIXES, value, InvalidType)
 
 
-@of(IDS)
+@pytest.mark.parametrize(("store", "limit"), [("transport", 1024), ("localkv", 512)])
 def test_an_id_of_more_than_1_024_bytes_and_a_key_of_more_than_512_are_refused(
-    backend: Backend, clock: ManualClock, call: Call
+    refused: Refusing, store: str, limit: int
 ) -> None:
-    limit = 512 if call[1] == "key" else 1024
+    calls = {name: call for name, call in IDS.items() if call[0] == store}
     for value in ("x" * (limit + 1), "é" * (limit // 2) + "x", "😀" * (limit // 4 + 1)):
-        error = _refused(backend, clock, call, value, InvalidInput)
-        assert f"{limit:,}" in str(error)
-        assert f"{len(value.encode()):,}" in str(error)
+        for said in refused(calls, value, InvalidInput):
+            assert f"{limit:,}" in said
+            assert f"{len(value.encode()):,}" in said
 
 
 def test_an_id_of_1_024_bytes_is_taken(backend: Backend) -> None:
@@ -107,20 +129,20 @@ def test_an_id_of_1_024_bytes_is_taken(backend: Backend) -> None:
         assert (lease.group_id, lease.worker_id) == (longest, longest)
 
 
-def test_parked_is_not_a_worker_id(backend: Backend, clock: ManualClock) -> None:
-    error = _refused(backend, clock, IDS["claim"], "__parked__", InvalidInput)
-    assert "__parked__" in str(error)
+def test_parked_is_not_a_worker_id(refused: Refusing) -> None:
+    [said] = refused({"claim": IDS["claim"]}, "__parked__", InvalidInput)
+    assert "__parked__" in said
 
 
-@pytest.mark.parametrize("key", ["a b", "a/b", "a%", "ä", "a\n", "\n", "a,b", "a+b", "{a}", "\u0661", "k\u0130"])
-def test_portable_refuses_other_characters_in_keys_and_prefixes(backend: Backend, key: str) -> None:
-    kv = backend.localkv(portable=True)
-    backend.localkv().put(key, b"v")
-    for call in (*IDS.values(), *PREFIXES.values()):
-        if call[0] == "localkv":
-            with unchanged(backend, "localkv"), pytest.raises(InvalidInput) as caught:
-                call[2](kv, key, None)  # type: ignore[arg-type]
-            assert caught.value.field == call[1]
+def test_portable_refuses_other_characters_in_keys_and_prefixes(backend: Backend) -> None:
+    kv, portable = backend.localkv(), backend.localkv(portable=True)
+    for key in ("a b", "a/b", "a%", "ä", "a\n", "\n", "a,b", "a+b", "{a}", "\u0661", "k\u0130"):
+        kv.put(key, b"v")
+        for store, field, call in (*IDS.values(), *PREFIXES.values()):
+            if store == "localkv":
+                with unchanged(backend, "localkv"), pytest.raises(InvalidInput) as caught:
+                    call(portable, key, None)  # type: ignore[arg-type]
+                assert caught.value.field == field
 
 
 def test_portable_takes_all_of_the_formats_characters(backend: Backend) -> None:
@@ -131,125 +153,89 @@ def test_portable_takes_all_of_the_formats_characters(backend: Backend) -> None:
     assert kv.scan_prefix(key[:3]).items == list(kv.iter_prefix(key)) == [(key, b"v")]
 
 
-@of(DURATIONS, TTLS)
-def test_a_duration_that_is_not_finite_or_below_zero_is_refused(
-    backend: Backend, clock: ManualClock, call: Call
-) -> None:
+def test_a_duration_that_is_not_finite_or_below_zero_is_refused(refused: Refusing) -> None:
     for value in (nan, inf, -inf, -1, -5e-324, -(10**30), timedelta(microseconds=-1), timedelta.min):
-        _refused(backend, clock, call, value, InvalidInput)
+        refused(DURATIONS | TTLS, value, InvalidInput)
 
 
-@of(DURATIONS, TTLS)
-def test_a_duration_that_is_no_number_of_seconds_is_of_the_wrong_type(
-    backend: Backend, clock: ManualClock, call: Call
-) -> None:
-    values: list[Any] = [True, False, "1", b"1", Decimal(1), 1j, [1]]
-    for value in values if call[1] == "ttl" else [*values, None]:
-        _refused(backend, clock, call, value, InvalidType)
+def test_a_duration_that_is_no_number_of_seconds_is_of_the_wrong_type(refused: Refusing) -> None:
+    for value in (True, False, "1", b"1", Decimal(1), 1j, [1]):
+        refused(DURATIONS | TTLS, value, InvalidType)
+    refused(DURATIONS, None, InvalidType)
 
 
-@of(DURATIONS)
-def test_a_duration_of_more_than_100_years_is_refused(backend: Backend, clock: ManualClock, call: Call) -> None:
+def test_a_duration_of_more_than_100_years_is_refused(refused: Refusing) -> None:
     for value in (101 * 366 * 86_400, 1e300, 10**30, 2**1100, timedelta(days=101 * 366), timedelta.max):
-        error = _refused(backend, clock, call, value, InvalidInput)
-        assert "100 years" in str(error)
+        for said in refused(DURATIONS, value, InvalidInput):
+            assert "100 years" in said
 
 
-@of(DURATIONS)
-def test_a_duration_of_100_years_is_taken(backend: Backend, clock: ManualClock, call: Call) -> None:
-    store, _, do = call
-    do(getattr(backend, store)(clock=clock), timedelta(days=36_525), fill(backend, clock))
+@pytest.mark.parametrize("name", DURATIONS)
+def test_a_duration_of_100_years_is_taken(backend: Backend, clock: ManualClock, name: str) -> None:
+    store, _, call = DURATIONS[name]
+    call(getattr(backend, store)(clock=clock), timedelta(days=36_525), fill(backend, clock))
     times = {"transport": ("lock_expiry", 1), "localqueue": ("visible_at", 1000)}
     column, unit = times[store]
     [(latest,)] = backend.sql(store, f"SELECT max({column}) FROM {{messages}}")
     assert latest == (clock.now + 36_525 * 86_400) * unit
 
 
-@pytest.mark.parametrize("name", ["claim", "extend"])
-def test_a_visibility_of_zero_is_refused(backend: Backend, clock: ManualClock, name: str) -> None:
+def test_a_visibility_of_zero_is_refused(refused: Refusing) -> None:
     for value in (0, 0.0, -0.0, timedelta(0)):
-        _refused(backend, clock, DURATIONS[name], value, InvalidInput)
+        refused({name: DURATIONS[name] for name in ("claim", "extend")}, value, InvalidInput)
 
 
-@pytest.mark.parametrize("name", INTEGERS)
-def test_an_integer_out_of_its_limits_is_refused(backend: Backend, clock: ManualClock, name: str) -> None:
-    call, values = INTEGERS[name]
-    for value in values:
-        error = _refused(backend, clock, call, value, InvalidInput)
-        assert str(value) in str(error)
+def test_an_integer_out_of_its_limits_is_refused(refused: Refusing) -> None:
+    for calls, values in ((PRIORITIES, (-1, 5)), (COUNTS, (-1, 0, 1001)), (LIMITS, (-1, 0))):
+        for value in values:
+            for said in refused(calls, value, InvalidInput):
+                assert str(value) in said
 
 
-@pytest.mark.parametrize("name", INTEGERS)
-def test_what_is_no_integer_is_of_the_wrong_type(backend: Backend, clock: ManualClock, name: str) -> None:
-    values: list[Any] = [True, False, 1.0, "1", b"1", Decimal(1), [1]]
-    for value in values if name == "scan_prefix" else [*values, None]:
-        _refused(backend, clock, INTEGERS[name][0], value, InvalidType)
+def test_what_is_no_integer_is_of_the_wrong_type(refused: Refusing) -> None:
+    for value in (True, False, 1.0, "1", b"1", Decimal(1), [1]):
+        refused(PRIORITIES | COUNTS | LIMITS, value, InvalidType)
+    refused(PRIORITIES | COUNTS, None, InvalidType)
 
 
-@of(
-    DURATIONS,
-    {name: call for name, (call, _) in INTEGERS.items() if name != "scan_prefix"},
-    {"negative put": ("localkv", "ttl", lambda it, v, _: it.put("k", b"", ttl=-v))},
-)
-def test_a_number_too_long_to_print_is_refused_as_any_other(backend: Backend, clock: ManualClock, call: Call) -> None:
-    _refused(backend, clock, call, HUGE, InvalidInput)
+def test_a_number_too_long_to_print_is_refused_as_any_other(refused: Refusing) -> None:
+    for calls in (DURATIONS, PRIORITIES, COUNTS):
+        refused(calls, HUGE, InvalidInput)
+    refused(TTLS, -HUGE, InvalidInput)
 
 
-@of(
-    {
+def test_a_value_that_is_not_bytes_is_of_the_wrong_type(refused: Refusing) -> None:
+    calls: Calls = {
         "put": ("localkv", "value", lambda it, v, _: it.put("live", v)),
         "conditional put": ("localkv", "value", lambda it, v, _: it.put("expired", v, if_not_exists=True)),
         "put_many": ("localkv", "value", lambda it, v, _: it.put_many({"live": b"w", "new": v})),
     }
-)
-def test_a_value_that_is_not_bytes_is_of_the_wrong_type(backend: Backend, clock: ManualClock, call: Call) -> None:
     for value in ("text", None, 1, [1, 2], object()):
-        _refused(backend, clock, call, value, InvalidType)
+        refused(calls, value, InvalidType)
 
 
-@of(
-    {
+def test_what_is_no_collection_of_items_or_messages_is_of_the_wrong_type(refused: Refusing) -> None:
+    calls: Calls = {
         "put_many": ("localkv", "items", lambda it, v, _: it.put_many(v)),
         "publish_many": ("transport", "messages", lambda it, v, _: it.publish_many(v)),
     }
-)
-def test_what_is_no_collection_of_items_or_messages_is_of_the_wrong_type(
-    backend: Backend, clock: ManualClock, call: Call
-) -> None:
     for value in (None, 5, "ab", b"ab", [("live",)], [("live", b"w", 1, 2)], [None], ["ab"]):
-        _refused(backend, clock, call, value, InvalidType)
+        refused(calls, value, InvalidType)
 
 
-@of(
-    {
+def test_what_was_never_handed_out_is_of_the_wrong_type(refused: Refusing) -> None:
+    calls: Calls = {
         "ack": ("transport", "lease", lambda it, v, _: it.ack(v)),
         "nack": ("transport", "lease", lambda it, v, _: it.nack(v)),
         "extend": ("transport", "lease", lambda it, v, _: it.extend(v, 5)),
         "ack receipt": ("localqueue", "receipt_handle", lambda it, v, _: it.ack(v)),
         "nack receipt": ("localqueue", "receipt_handle", lambda it, v, _: it.nack(v)),
     }
-)
-def test_what_was_never_handed_out_is_of_the_wrong_type(backend: Backend, clock: ManualClock, call: Call) -> None:
     for value in (None, 1, b"1:x", (1, "g"), object()):
-        _refused(backend, clock, call, value, InvalidType)
+        refused(calls, value, InvalidType)
 
 
-def test_a_cursor_that_is_not_text_is_of_the_wrong_type(backend: Backend, clock: ManualClock) -> None:
-    call: Call = ("localkv", "cursor", lambda it, v, _: it.scan_prefix("", cursor=v))
+def test_a_cursor_that_is_not_text_is_of_the_wrong_type(refused: Refusing) -> None:
+    calls: Calls = {"scan_prefix": ("localkv", "cursor", lambda it, v, _: it.scan_prefix("", cursor=v))}
     for value in (1, b"1", True, ["1"]):
-        _refused(backend, clock, call, value, InvalidType)
-
-
-def _refused(backend: Backend, clock: ManualClock, call: Call, value: Any, kind: type[InvalidInput]) -> InvalidInput:
-    store, field, do = call
-    filled = _filled.get(backend) or _filled.setdefault(backend, fill(backend, clock))
-    with unchanged(backend, *STORES), pytest.raises(Exception) as caught:  # noqa: PT011  told apart below
-        do(getattr(backend, store)(clock=clock), value, filled)
-    error = caught.value
-    assert type(error) is kind, f"{value!r:.40} gave {error!r:.200}"
-    assert isinstance(error, InvalidInput)
-    assert (error.field, error.code) == (field, "INVALID_INPUT")
-    assert str(error).startswith(f"{field}: ")
-    assert isinstance(error, ValueError)
-    assert isinstance(error, TypeError) is (kind is InvalidType)
-    return error
+        refused(calls, value, InvalidType)

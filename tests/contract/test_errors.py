@@ -6,7 +6,7 @@ import multiprocessing
 import pickle
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,19 @@ from qstore import (
     FormatError,
     InvalidInput,
     InvalidType,
-    LocalKvRepository,
-    LocalQueueRepository,
     PayloadTooLarge,
     QstoreError,
     StaleLease,
     StaleReceipt,
     StoreBusy,
     StoreFull,
-    TransportRepository,
     UndecodablePayload,
-    open_engine,
 )
 from tests.backends import Backend, ManualClock
 from tests.contract.contents import contents, unchanged
 from tests.contract.events import claim, event
 from tests.contract.hosts import Host
+from tests.contract.twins import each_twin, on_engine, opened
 
 TREE: dict[type[QstoreError], tuple[type[Exception], ...]] = {
     QstoreError: (Exception,),
@@ -60,32 +57,34 @@ def test_the_tree_is_as_drawn_and_public(kind: type[QstoreError]) -> None:
     assert getattr(qstore, kind.__name__) is kind
 
 
-def _format_error(directory: Path) -> None:
-    LocalKvRepository.open(directory / "none", create=False)
+def _format_error(directory: Path, twin: str) -> None:
+    with opened(twin, "localkv", directory / "none", create=False):
+        pass
 
 
-def _unsupported(directory: Path) -> None:
-    qstore.open_engine("postgresql+psycopg://u:secret@h/db")
+def _unsupported(directory: Path, twin: str) -> None:
+    open_one = qstore.open_engine if twin == "sync" else qstore.open_async_engine
+    open_one("postgresql+psycopg://u:secret@h/db")
 
 
-def _invalid(directory: Path) -> None:
-    with LocalKvRepository.open(directory) as kv:
+def _invalid(directory: Path, twin: str) -> None:
+    with opened(twin, "localkv", directory) as kv:
         kv.get("")
 
 
-def _invalid_type(directory: Path) -> None:
-    with LocalKvRepository.open(directory) as kv:
-        kv.get(5)  # type: ignore[arg-type]
+def _invalid_type(directory: Path, twin: str) -> None:
+    with opened(twin, "localkv", directory) as kv:
+        kv.get(5)
 
 
-def _too_large(directory: Path) -> None:
-    with LocalQueueRepository.open(directory) as queue:
+def _too_large(directory: Path, twin: str) -> None:
+    with opened(twin, "localqueue", directory) as queue:
         queue.send("x" * 65_537)
 
 
-def _stale_lease(directory: Path) -> None:
+def _stale_lease(directory: Path, twin: str) -> None:
     clock = ManualClock()
-    with TransportRepository.open(directory, clock=clock) as transport:
+    with opened(twin, "transport", directory, clock=clock) as transport:
         transport.publish("g", Event(kind="a"))
         late = claim(transport)
         clock.advance(60)
@@ -93,53 +92,46 @@ def _stale_lease(directory: Path) -> None:
         transport.ack(late)
 
 
-def _stale_receipt(directory: Path) -> None:
-    with LocalQueueRepository.open(directory) as queue:
+def _stale_receipt(directory: Path, twin: str) -> None:
+    with opened(twin, "localqueue", directory) as queue:
         queue.send("a")
         queue.ack("1:x")
 
 
-def _undecodable(directory: Path) -> None:
-    with LocalQueueRepository.open(directory) as queue:
+def _undecodable(directory: Path, twin: str) -> None:
+    with opened(twin, "localqueue", directory) as queue:
         queue.send("a")
         _sql(directory / "localqueue.sqlite", "UPDATE messages SET payload_type = 'json'")
         _ = queue.receive()[0].payload
 
 
-def _full(directory: Path) -> None:
-    engine = open_engine(directory / "localkv.sqlite")
-    try:
+def _full(directory: Path, twin: str) -> None:
+    with on_engine(twin, "localkv", directory / "localkv.sqlite") as (kv, engine):
         qstore.migrate.upgrade(engine)
         with engine.connect() as connection:
             connection.execute(text("PRAGMA max_page_count = 10"))
-        LocalKvRepository(engine).put("k", bytes(100_000))
-    finally:
-        engine.dispose()
+        kv.put("k", bytes(100_000))
 
 
-def _busy(directory: Path) -> None:
-    engine = open_engine(directory / "localkv.sqlite")
-    try:
+def _busy(directory: Path, twin: str) -> None:
+    with on_engine(twin, "localkv", directory / "localkv.sqlite") as (kv, engine):
         qstore.migrate.upgrade(engine)
         with engine.connect() as connection:
             connection.execute(text("PRAGMA busy_timeout = 1"))
-        other = sqlite3.connect(directory / "localkv.sqlite", isolation_level=None)
-        try:
+        with closing(sqlite3.connect(directory / "localkv.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            LocalKvRepository(engine).put("k", b"")
-        finally:
-            other.close()
-    finally:
-        engine.dispose()
+            kv.put("k", b"")
 
 
 def _sql(path: Path, statement: str) -> None:
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute(statement)
-    connection.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(statement)
 
 
-RAISE: dict[Callable[[Path], None], tuple[type[QstoreError], str | None, dict[str, Any]]] = {
+Raising = Callable[[Path, str], None]
+"""Meets an error in a directory, with one of the twins."""
+
+RAISE: dict[Raising, tuple[type[QstoreError], str | None, dict[str, Any]]] = {
     _format_error: (FormatError, "BINDING_SETUP_FAILED", {"found": "no file", "supported": "localkv.v1"}),
     _busy: (StoreBusy, None, {}),
     _full: (StoreFull, None, {}),
@@ -154,41 +146,51 @@ RAISE: dict[Callable[[Path], None], tuple[type[QstoreError], str | None, dict[st
 
 
 @pytest.mark.parametrize("raising", RAISE, ids=lambda raising: raising.__name__[1:])
-def test_an_error_carries_its_code_and_data_here_and_out_of_another_process(
-    raising: Callable[[Path], None], tmp_path: Path
+def test_an_error_carries_its_code_and_data_here_awaited_and_out_of_another_process(
+    raising: Raising, tmp_path: Path
 ) -> None:
     kind, code, data = RAISE[raising]
-    (tmp_path / "here").mkdir()
-    (tmp_path / "there").mkdir()
-    with pytest.raises(kind) as caught:
-        raising(tmp_path / "here")
-    here = caught.value
+    here, awaited, there = directories = [tmp_path / name for name in ("here", "awaited", "there")]
+    for directory in directories:
+        directory.mkdir()
+    errors: list[QstoreError] = []
+    for directory, twin in ((here, "sync"), (awaited, "async")):
+        with pytest.raises(kind) as caught:
+            raising(directory, twin)
+        errors += [caught.value, pickle.loads(pickle.dumps(caught.value))]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         with pytest.raises(kind) as caught:
-            pool.apply_async(raising, (tmp_path / "there",)).get(60)
+            pool.apply_async(raising, (there, "sync")).get(60)
         pool.close()
         pool.join()
-    for error in (here, caught.value, pickle.loads(pickle.dumps(here))):
+    for error in (*errors, caught.value):
         assert type(error) is kind
         assert error.code == code
         assert {name: getattr(error, name) for name in data} == data
-        assert str(error)
-    assert str(caught.value).replace(str(tmp_path / "there"), str(tmp_path / "here")) == str(here)
-    assert str(pickle.loads(pickle.dumps(here))) == str(here)
+    [said] = {_anywhere(error, directories) for error in (*errors, caught.value)}
+    assert said
 
 
+def _anywhere(error: QstoreError, directories: list[Path]) -> str:
+    """What an error says, wherever it was met."""
+    said = str(error)
+    for directory in directories:
+        said = said.replace(str(directory), "<directory>")
+    return said
+
+
+@each_twin
 @pytest.mark.parametrize("raising", [_busy, _full], ids=["busy", "full"])
-def test_an_error_of_the_database_is_the_cause_of_its_translation(
-    raising: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_an_error_of_the_database_is_the_cause_of_its_translation(raising: Raising, tmp_path: Path, twin: str) -> None:
     with pytest.raises(QstoreError) as caught:
-        raising(tmp_path)
+        raising(tmp_path, twin)
     assert isinstance(caught.value.__cause__, sqlite3.Error)
 
 
-def test_a_message_never_shows_a_password(tmp_path: Path) -> None:
+@each_twin
+def test_a_message_never_shows_a_password(tmp_path: Path, twin: str) -> None:
     with pytest.raises(BackendUnsupported) as caught:
-        _unsupported(tmp_path)
+        _unsupported(tmp_path, twin)
     assert "secret" not in str(caught.value)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import Connection
 from sqlalchemy import event as listening
@@ -221,14 +223,16 @@ def test_one_repository_serves_one_transaction_after_another(host: Host) -> None
     assert host.sql("localqueue", "SELECT payload_data FROM {messages} ORDER BY id") == [("a",), ("b",)]
 
 
-def test_nothing_is_installed_on_the_hosts_connections(host: Host, clock: ManualClock) -> None:
+def test_nothing_is_installed_on_the_hosts_engine_or_its_connections(host: Host, clock: ManualClock) -> None:
     pragmas = ("busy_timeout", "foreign_keys", "journal_mode", "synchronous", "temp_store", "cache_size")
 
     def settings(connection: Connection) -> list[object]:
         values = [connection.exec_driver_sql(f"PRAGMA {pragma}").scalar() for pragma in pragmas]
         driver = connection.connection.driver_connection
         assert driver is not None
-        return [*values, driver.isolation_level, driver.row_factory, driver.text_factory, type(host.engine.pool)]
+        values += [driver.isolation_level, driver.row_factory, driver.text_factory, type(host.engine.pool)]
+        told: list[Any] = [each.dispatch for each in (host.engine, host.engine.pool, host.engine.dialect)]
+        return [*values, *(list(getattr(dispatch, name)) for dispatch in told for name in dispatch._event_names)]
 
     before = host.elsewhere(settings)
     filled = fill(host, clock)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from qstore import LocalKvRepository
 from tests.backends import Backend, ManualClock
 from tests.contract.contents import unchanged
 
@@ -19,9 +20,9 @@ def test_a_key_without_ttl_never_expires(backend: Backend, clock: ManualClock) -
     assert kv.get("k") == b"v"
 
 
-@pytest.mark.parametrize(
-    ("ttl", "milliseconds"),
-    [
+def test_a_ttl_is_whole_milliseconds_rounded_up(backend: Backend, clock: ManualClock) -> None:
+    kv = backend.localkv(clock=clock)
+    ttls: list[tuple[float | timedelta, int]] = [
         (1, 1000),
         (0.5, 500),
         (0.001, 1),
@@ -35,45 +36,43 @@ def test_a_key_without_ttl_never_expires(backend: Backend, clock: ManualClock) -
         (timedelta(microseconds=1), 1),
         (timedelta(microseconds=1001), 2),
         (100 * 366 * 86_400, 3_162_240_000_000),
-    ],
-)
-def test_a_ttl_is_whole_milliseconds_rounded_up(
-    backend: Backend, clock: ManualClock, ttl: float | timedelta, milliseconds: int
-) -> None:
-    kv = backend.localkv(clock=clock)
+    ]
+    for ttl, milliseconds in ttls:
+        _put_in_all_ways(kv, ttl)
+        rows = backend.sql("localkv", "SELECT DISTINCT typeof(expires_at), expires_at FROM {kv}")
+        assert rows == [("integer", round(clock.now * 1000) + milliseconds)]
+        assert [kv.exists(key) for key in ("put", "conditional", "many")] == [True] * 3
+
+
+def _put_in_all_ways(kv: LocalKvRepository, ttl: float | timedelta) -> None:
     kv.put("put", b"v", ttl=ttl)
+    kv.delete("conditional")
     kv.put("conditional", b"v", ttl=ttl, if_not_exists=True)
     kv.put_many({"many": b"v"}, ttl=ttl)
-    rows = backend.sql("localkv", "SELECT DISTINCT typeof(expires_at), expires_at FROM {kv}")
-    assert rows == [("integer", round(clock.now * 1000) + milliseconds)]
-    assert [kv.exists(key) for key in ("put", "conditional", "many")] == [True] * 3
 
 
-@pytest.mark.parametrize("ttl", [0, 0.0, -0.0, timedelta(0)])
-def test_a_ttl_of_zero_is_true_and_expired_at_once(backend: Backend, ttl: float | timedelta) -> None:
+def test_a_ttl_of_zero_is_true_and_expired_at_once(backend: Backend) -> None:
     kv = backend.localkv()
-    kv.put("k", b"old")
-    assert kv.put("k", b"v", ttl=ttl) is True
-    assert kv.get("k") is None
-    assert kv.exists("k") is False
-    assert kv.scan_prefix("").items == []
+    for ttl in (0, 0.0, -0.0, timedelta(0)):
+        kv.put("k", b"old")
+        assert kv.put("k", b"v", ttl=ttl) is True
+        assert kv.get("k") is None
+        assert kv.exists("k") is False
+        assert kv.scan_prefix("").items == []
 
 
-@pytest.mark.parametrize("ttl", [2**63, 10**30, 1e300, 2**63 / 1000, (2**63 - 1) // 1000, timedelta.max])
-def test_a_ttl_beyond_what_can_be_stored_saturates(
-    backend: Backend, clock: ManualClock, ttl: float | timedelta
-) -> None:
+def test_a_ttl_beyond_what_can_be_stored_saturates(backend: Backend, clock: ManualClock) -> None:
     kv = backend.localkv(clock=clock)
-    kv.put("put", b"v", ttl=ttl)
-    kv.put("conditional", b"v", ttl=ttl, if_not_exists=True)
-    kv.put_many({"many": b"v"}, ttl=ttl)
-    total = ttl.total_seconds() * 1000 if isinstance(ttl, timedelta) else ttl * 1000
-    rows = backend.sql("localkv", "SELECT DISTINCT typeof(expires_at), expires_at FROM {kv}")
-    if total + clock.now * 1000 > LATEST:
-        assert rows == [("integer", LATEST)]
-    else:
-        assert rows == [("integer", round(clock.now * 1000) + round(total))]
-    assert kv.get("put") == kv.get("conditional") == kv.get("many") == b"v"
+    ttls: list[float | timedelta] = [2**63, 10**30, 1e300, 2**63 / 1000, (2**63 - 1) // 1000, timedelta.max]
+    for ttl in ttls:
+        _put_in_all_ways(kv, ttl)
+        total = ttl.total_seconds() * 1000 if isinstance(ttl, timedelta) else ttl * 1000
+        rows = backend.sql("localkv", "SELECT DISTINCT typeof(expires_at), expires_at FROM {kv}")
+        if total + clock.now * 1000 > LATEST:
+            assert rows == [("integer", LATEST)]
+        else:
+            assert rows == [("integer", round(clock.now * 1000) + round(total))]
+        assert kv.get("put") == kv.get("conditional") == kv.get("many") == b"v"
 
 
 def test_expired_means_expires_at_or_after_it_everywhere(backend: Backend, clock: ManualClock) -> None:

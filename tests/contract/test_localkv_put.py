@@ -55,24 +55,24 @@ def test_a_value_of_any_bytes_type_comes_back_as_bytes(backend: Backend, value: 
     assert backend.sql("localkv", "SELECT DISTINCT typeof(value) FROM {kv}") == [("blob",)]
 
 
-@pytest.mark.parametrize("value", [b"", b"\x00", b"\xff\xfe", bytes(range(256))])
-def test_a_value_is_kept_byte_for_byte(backend: Backend, value: bytes) -> None:
+def test_a_value_is_kept_byte_for_byte(backend: Backend) -> None:
     kv = backend.localkv()
-    kv.put("k", value)
-    assert kv.get("k") == value
-    assert kv.exists("k") is True
+    for value in (b"\x00", b"", b"\xff\xfe", bytes(range(256))):
+        kv.put("k", value)
+        assert kv.get("k") == value
+        assert kv.exists("k") is True
 
 
-@pytest.mark.parametrize("key", [" ", "\n", "%", "_", "'", '"', "k" * 512, "é" * 256, "😀" * 128, "K", "1", "1.0"])
-def test_any_text_of_at_most_512_bytes_is_a_key_of_its_own(backend: Backend, key: str) -> None:
+def test_any_text_of_at_most_512_bytes_is_a_key_of_its_own(backend: Backend) -> None:
     kv = backend.localkv()
     kv.put_many({"k": b"other", "01": b"other"})
-    kv.put(key, b"mine")
-    assert kv.get(key) == b"mine"
-    assert kv.get("k") == kv.get("01") == b"other"
-    kv.delete(key)
-    assert kv.exists(key) is False
-    assert len(kv.scan_prefix("").items) == 2
+    for key in (" ", "\n", "%", "_", "'", '"', "k" * 512, "é" * 256, "😀" * 128, "K", "1", "1.0"):
+        kv.put(key, b"mine")
+        assert kv.get(key) == b"mine"
+        assert kv.get("k") == kv.get("01") == b"other"
+        kv.delete(key)
+        assert kv.exists(key) is False
+        assert len(kv.scan_prefix("").items) == 2
 
 
 def test_a_value_of_16_mib_is_stored_and_one_byte_more_is_too_large(backend: Backend) -> None:

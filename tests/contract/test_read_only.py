@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from qstore import BackendUnsupported, LocalKvRepository, open_engine
+from qstore import BackendUnsupported, LocalKvRepository
 from tests.backends import Backend, ManualClock
 from tests.contract.contents import unchanged
+from tests.contract.twins import on_engine
 
 
-@pytest.fixture
-def reader(tmp_path: Path, clock: ManualClock) -> Iterator[tuple[Backend, LocalKvRepository]]:
+@pytest.fixture(params=["sync", "async"])
+def reader(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
+) -> Iterator[tuple[Backend, LocalKvRepository]]:
     """A store with a live and an expired key, and a read-only repository on it."""
     with closing(Backend(tmp_path)) as backend:
         writer = backend.localkv(clock=clock)
         writer.put("live", b"v")
         writer.put("expired", b"v", ttl=1)
         clock.advance(1)
-        engine = open_engine(backend.path("localkv"), read_only=True)
-        try:
-            yield backend, LocalKvRepository(engine, clock=clock)
-        finally:
-            engine.dispose()
+        with on_engine(request.param, "localkv", backend.path("localkv"), read_only=True, clock=clock) as (kv, _):
+            yield backend, kv
 
 
 def test_reads_of_live_and_expired_keys_change_nothing(reader: tuple[Backend, LocalKvRepository]) -> None:

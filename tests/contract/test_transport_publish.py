@@ -121,13 +121,12 @@ def test_a_priority_of_one_message_left_is_kept(backend: Backend) -> None:
     assert backend.sql("transport", "SELECT priority FROM {groups}") == [(4,)]
 
 
-@pytest.mark.parametrize("group_id", [" ", "g'; DROP TABLE x; --", "Ünï😀", "\n", "G", "g" * 1024, "é" * 512])
-def test_any_text_is_a_group_of_its_own(backend: Backend, group_id: str) -> None:
+def test_any_text_is_a_group_of_its_own(backend: Backend) -> None:
     transport = backend.transport()
-    transport.publish("g", event("other"))
-    transport.publish(group_id, event("mine"))
-    leases = [claim(transport), claim(transport)]
-    assert [lease.group_id for lease in leases] == ["g", group_id]
+    groups = ["g", " ", "g'; DROP TABLE x; --", "Ünï😀", "\n", "G", "g" * 1024, "é" * 512]
+    transport.publish_many((group_id, event("mine")) for group_id in groups)
+    leases = [claim(transport) for _ in groups]
+    assert [lease.group_id for lease in leases] == groups
     for lease in leases:
         transport.ack(lease)
     assert backend.sql("transport", "SELECT * FROM {groups}") == []

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import pickle
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
 
-from qstore import FormatError, UndecodablePayload
-from tests.backends import Backend
+from qstore import NATIVE, FormatError, Naming, UndecodablePayload, migrate
+from tests.backends import MOUNTED, STORES, Backend
 from tests.contract.events import claim, drained, event
 
 BROKEN = ["", "{", "null", '"text"', "[]", '{"kind": NaN}', '{"kind": 1}', "\u2028", "{} {}"]
 
 
-@pytest.mark.parametrize("raw", BROKEN)
 @pytest.mark.parametrize("settle", ["ack", "nack", "park", "extend"])
-def test_an_event_that_does_not_decode_blocks_nobody_and_can_be_settled(
-    backend: Backend, raw: str, settle: str
-) -> None:
+def test_an_event_that_does_not_decode_blocks_nobody_and_can_be_settled(backend: Backend, settle: str) -> None:
     transport = backend.transport()
+    for raw in BROKEN:
+        _blocks_nobody(backend, transport, raw, settle)
+        backend.sql("transport", "DELETE FROM {messages}")
+        backend.sql("transport", "DELETE FROM {groups}")
+
+
+def _blocks_nobody(backend: Backend, transport: Any, raw: str, settle: str) -> None:
     bad = transport.publish("g", event("bad"))
     transport.publish_many([("g", event("behind")), ("h", event("other"))])
     backend.sql("transport", "UPDATE {messages} SET event = ? WHERE seq = ?", raw, bad)
@@ -77,13 +84,16 @@ BAD_ROWS: dict[str, tuple[str, str]] = {
     "no UTF-8": ("'text'", "CAST(x'FF' AS TEXT)"),
     "JSON of no UTF-8": ("'json'", "CAST(x'22FF22' AS TEXT)"),
 }
+"""Type and data, as SQL."""
 
 
-@pytest.mark.parametrize(("payload_type", "payload_data"), BAD_ROWS.values(), ids=BAD_ROWS)
-def test_a_payload_that_does_not_decode_blocks_nobody_and_can_be_settled(
-    backend: Backend, payload_type: str, payload_data: str
-) -> None:
+def test_a_payload_that_does_not_decode_blocks_nobody_and_can_be_settled(backend: Backend) -> None:
     queue = backend.localqueue()
+    for payload_type, payload_data in BAD_ROWS.values():
+        _delivered_all_the_same(backend, queue, payload_type, payload_data)
+
+
+def _delivered_all_the_same(backend: Backend, queue: Any, payload_type: str, payload_data: str) -> None:
     ids = queue.send_many(["bad", "good"])
     backend.sql(
         "localqueue",
@@ -130,11 +140,33 @@ class _Bomb:
         return exec, ("raise SystemExit('a pickle was loaded')",)
 
 
-@pytest.mark.parametrize("store", ["transport", "localqueue", "localkv"])
+@pytest.mark.parametrize("store", STORES)
 def test_a_database_of_utf_16_is_refused(backend: Backend, store: str) -> None:
     """Its texts have other bytes and another order than the formats are made for."""
-    with closing(sqlite3.connect(backend.path(store))) as connection:
-        connection.executescript("PRAGMA encoding = 'UTF-16le'; CREATE TABLE t (c); DROP TABLE t;")
+    _make_utf_16(backend.path(store))
+    calls: dict[str, Callable[[Any], object]] = {
+        "transport": lambda it: it.publish("g", event("a")),
+        "localkv": lambda it: it.put("k", b"v"),
+        "localqueue": lambda it: it.send("a"),
+    }
     with pytest.raises(FormatError) as refused:
-        getattr(backend, store)()
+        calls[store](getattr(backend, store)())
     assert refused.value.found == "UTF-16le"
+
+
+@pytest.mark.parametrize("naming", [NATIVE, MOUNTED], ids=["native", "mounted"])
+def test_a_database_of_utf_16_is_not_upgraded(tmp_path: Path, naming: Naming) -> None:
+    path = tmp_path / "localkv.sqlite"
+    _make_utf_16(path)
+    before = path.read_bytes()
+    engine = create_engine(f"sqlite:///{path}")
+    with pytest.raises(FormatError) as refused:
+        migrate.upgrade(engine, naming=naming)
+    engine.dispose()
+    assert refused.value.found == "UTF-16le"
+    assert path.read_bytes() == before
+
+
+def _make_utf_16(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("PRAGMA encoding = 'UTF-16le'; CREATE TABLE t (c); DROP TABLE t;")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from threading import Event
 from typing import Any, Self
@@ -29,6 +29,7 @@ from qstore.session import write_session
 from tests.integration.situations import ROOT
 
 EXAMPLE = Path(ROOT) / "examples" / "orders"
+SERVERS = ("shop.api:app", "shop.async_api:app")
 KILLS = 20
 CLIENTS = 3
 ORDERS = 20
@@ -65,9 +66,8 @@ class Shop:
         with self.log.open("ab") as log:
             subprocess.run(**self._process(arguments), stderr=log, check=True, timeout=DEADLINE)
 
-    def start_server(self) -> subprocess.Popen[bytes]:
-        descriptor = self.listener.fileno()
-        return self._start("uvicorn", "shop.api:app", "--fd", str(descriptor), "--log-level", "warning")
+    def start_server(self, app: str) -> subprocess.Popen[bytes]:
+        return self._start("uvicorn", app, "--fd", str(self.listener.fileno()), "--log-level", "warning")
 
     def start_worker(self) -> subprocess.Popen[bytes]:
         return self._start("shop.worker", "--visibility", "0.5")
@@ -98,7 +98,7 @@ class Shop:
         return process
 
     def _process(self, arguments: tuple[str, ...]) -> dict[str, Any]:
-        environment = {**os.environ, "SHOP_DATABASE": str(self.path)}
+        environment = os.environ | {"SHOP_DATABASE": str(self.path)}
         return {"args": [sys.executable, "-m", *arguments], "cwd": EXAMPLE, "env": environment}
 
 
@@ -204,19 +204,18 @@ def _kill_server(shop: Shop, server: subprocess.Popen[bytes], customers: dict[Cu
 def _kill_worker(shop: Shop, worker: subprocess.Popen[bytes]) -> None:
     """Kill the worker while it holds a message."""
     held = f"SELECT seq FROM qstore_transport_messages WHERE locked_by LIKE '%-{worker.pid}'"
-
     _kill_in_mid_work(shop, worker, lambda: bool(shop.rows(held, wait=0)))
 
 
 def test_orders_are_charged_exactly_once_however_often_the_server_and_the_worker_are_killed(tmp_path: Path) -> None:
-    enough = Event()
+    enough, servers = Event(), cycle(SERVERS)
     with ThreadPoolExecutor(CLIENTS) as threads, Shop(tmp_path) as shop:
-        server, worker = shop.start_server(), shop.start_worker()
+        server, worker = shop.start_server(next(servers)), shop.start_worker()
         new = [Customer(shop, f"customer-{n}") for n in range(CLIENTS)]
         customers = {each: threads.submit(each.shops, enough) for each in new}
         for _ in range(KILLS // 2):
             _kill_server(shop, server, customers)
-            server = shop.start_server()
+            server = shop.start_server(next(servers))
             _kill_worker(shop, worker)
             worker = shop.start_worker()
         enough.set()
@@ -268,8 +267,9 @@ def test_a_worker_that_has_lost_its_lease_charges_nothing(shop: Shop, engine: En
     assert shop.rows("SELECT order_id FROM charges ORDER BY 1") == shop.rows("SELECT id FROM orders ORDER BY 1")
 
 
-def test_an_order_is_placed_with_its_event_or_not_at_all(shop: Shop) -> None:
-    shop.start_server()
+@pytest.mark.parametrize("server", SERVERS)
+def test_an_order_is_placed_with_its_event_or_not_at_all(shop: Shop, server: str) -> None:
+    shop.start_server(server)
     ada = {"customer": "ada", "cents": 4000}
     with closing(shop.client()) as client:
         first = _ask(client, "POST", "/orders", ada, "order-17")

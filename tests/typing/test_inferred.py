@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import pytest
-from pydantic import BaseModel, JsonValue, TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 from sqlalchemy import Engine, create_engine, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from qstore import (
     Event,
@@ -24,27 +24,7 @@ from qstore import (
     mount,
     write_session,
 )
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Customer(Base):
-    __tablename__ = "customers"
-
-    name: Mapped[str] = mapped_column(primary_key=True)
-
-
-class Order(BaseModel):
-    number: int
-
-
-class Cancelled(BaseModel):
-    reason: str
-
-
-STORES = mount(Base)
+from tests.typing.host import STORES, Base, Cancelled, Customer, Order
 
 
 @pytest.fixture

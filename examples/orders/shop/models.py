@@ -23,7 +23,7 @@ class Order(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     customer: Mapped[str]
     cents: Mapped[int]
-    charges: Mapped[list[Charge]] = relationship(order_by="Charge.id")
+    charges: Mapped[list[Charge]] = relationship(order_by="Charge.id", lazy="selectin")
 
 
 class Charge(Base):
