@@ -19,6 +19,7 @@ from qstore.localkv import AsyncLocalKvRepository, LocalKvRepository, ScanPage
 from qstore.localqueue import AsyncLocalQueueRepository, LocalQueueRepository, ReceivedMessage
 from qstore.mounting import MountedStores, mount
 from qstore.naming import NATIVE, Naming
+from qstore.repository import Opening
 from qstore.session import async_write_session, write_session
 from qstore.transport import AsyncTransportRepository, Event, Lease, TransportRepository
 
@@ -39,6 +40,7 @@ __all__ = [
     "LocalQueueRepository",
     "MountedStores",
     "Naming",
+    "Opening",
     "PayloadTooLarge",
     "QstoreError",
     "ReceivedMessage",

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, QueuePool
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only
 from typing_extensions import override
 
 from qstore.binding import Bind, Binding, bind_to
-from qstore.calls import Call, Lane, Turns, in_task
+from qstore.calls import Call, Lane, Tasks
 from qstore.clock import Clock
 from qstore.engines import asynchronous_extra, companion, listened_to
 from qstore.errors import InvalidInput, InvalidType
@@ -39,13 +39,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def await_to(bind: AsyncBind, naming: Naming, store: str, clock: Clock | None) -> Binding:
-    """The binding for whatever the caller has."""
+def await_to(bind: AsyncBind, naming: Naming, store: str, clock: Clock | None) -> Any:
+    """The binding for whatever the caller has: what a sync repository takes in place of a bind of its own."""
 
     def joined() -> _Way:
         it = sync_of(bind)
-        turns = _turns.setdefault(it, Turns())
-        return _Way(bind_to(it, naming, store, clock), turns.put, turns.put, at_once=False)
+        tasks = _tasks_on(it, 1)  # neither a connection nor a session takes two calls at the same time
+        return _Way(bind_to(it, naming, store, clock), tasks.put, tasks.put, at_once=False)
 
     it = sync_of(bind)
     if isinstance(it, Engine):
@@ -65,7 +65,7 @@ async def awaited(bind: AsyncBind | Engine, work: Callable[[Bind], R]) -> R:
         Lane(1).put(call)
     else:
         call = Call[R](lambda _: work(it))
-        in_task(call)
+        _tasks_on(it, 1).put(call)
     return await call.outcome(at_once=False)
 
 
@@ -101,8 +101,19 @@ def sync_of(bind: AsyncBind) -> Engine | Connection | Session:
     raise InvalidType.of("bind", bind, "a SQLAlchemy AsyncEngine, AsyncConnection or AsyncSession")
 
 
-_turns: WeakKeyDictionary[object, Turns] = WeakKeyDictionary()
-"""Of each connection and session that is joined: neither takes two calls at the same time."""
+_tasks: WeakKeyDictionary[object, Tasks] = WeakKeyDictionary()
+"""Of each pool, connection and session that calls are done on."""
+
+
+def _tasks_on(it: object, most: int | None) -> Tasks:
+    return _tasks.get(it) or _tasks.setdefault(it, Tasks(most))
+
+
+def _room(pool: object) -> int | None:
+    """How many connections a pool gives at the same time."""
+    if not isinstance(pool, QueuePool) or pool._max_overflow < 0:
+        return None
+    return pool.size() + pool._max_overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +163,14 @@ def _always(way: _Way) -> Binding:
 
 def _engine_binding(engine: Engine, bound: Callable[[Engine], Binding]) -> Binding:
     """On an engine that qstore opened: a hop an operation, unless somebody wants to be told of each statement."""
-    listened = _Way(bound(engine), in_task, in_task, at_once=True)
+    through = bound(engine)
+
+    def listened() -> _Way:
+        put = (behind.tasks if behind is not None else _tasks_on(engine.pool, _room(engine.pool))).put
+        return _Way(through, put, put, at_once=True)
+
     behind = companion(engine)
     if behind is None:
-        return _always(listened)
+        return AwaitedBinding(listened)
     direct = _Way(bound(behind.engine), behind.reading.put, behind.writing.put, at_once=True)
-    return AwaitedBinding(lambda: listened if listened_to(engine) else direct)
+    return AwaitedBinding(lambda: listened() if listened_to(engine) else direct)

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Concatenate, Never, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Delete, Engine, SingletonThreadPool, StaticPool, delete, table
 from sqlalchemy.orm import Session, scoped_session
@@ -254,6 +255,7 @@ class _JoinedBinding(_Direct):
                 connection.begin()  # what SQLAlchemy does by itself with the first statement
         try:
             with ExitStack() as stack:
+                stack.enter_context(_turn(connection))
                 if not capabilities(connection.dialect).one_writer:
                     stack.enter_context(connection.begin_nested() if write else nullcontext())
                 elif write:
@@ -298,6 +300,23 @@ def _write_to(naming: Naming, store: str) -> Delete:
     key = name if naming.schema is None else f"{naming.schema}.{name}"
     mapped = None if naming.metadata is None else naming.metadata.tables.get(key)
     return delete(table(name) if mapped is None else mapped)
+
+
+_turns: WeakKeyDictionary[Connection, asyncio.Lock] = WeakKeyDictionary()
+
+
+@contextmanager
+def _turn(connection: Connection) -> Iterator[None]:
+    """Wait for others in this transaction to end what they do: on an async driver they may come between."""
+    if not connection.dialect.is_async:
+        yield
+        return
+    turn = _turns.get(connection) or _turns.setdefault(connection, asyncio.Lock())
+    await_only(turn.acquire())
+    try:
+        yield
+    finally:
+        turn.release()
 
 
 def _sleep(engine: Engine, seconds: float) -> None:

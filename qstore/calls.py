@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
-from weakref import finalize
+from weakref import WeakKeyDictionary, finalize
 
 from sqlalchemy.util import greenlet_spawn
 
 from qstore.transaction import Transaction
 
-__all__ = ["Call", "Lane", "Turns", "Withdrawn", "in_task"]
+__all__ = ["Call", "Lane", "Tasks", "Withdrawn"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,10 +33,12 @@ class Call(Generic[R]):
     was committing already, whole.
     """
 
-    __slots__ = ("_ended", "_holding", "_loop", "_outcome", "_withdrawn", "_work")
+    __slots__ = ("_ended", "_holding", "_loop", "_outcome", "_withdrawable", "_withdrawn", "_work")
 
-    def __init__(self, work: Callable[[Call[R]], R]) -> None:
+    def __init__(self, work: Callable[[Call[R]], R], *, withdrawable: bool = True) -> None:
+        """Take note of work. `withdrawable=False`: it is done even if nobody awaits it any more."""
         self._work = work
+        self._withdrawable = withdrawable
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[R | None] = self._loop.create_future()
         self._withdrawn = False
@@ -68,7 +70,7 @@ class Call(Generic[R]):
 
     def check(self) -> None:
         """Withdrawn if nobody awaits the call any more."""
-        if self._withdrawn:
+        if self._withdrawn and self._withdrawable:
             raise Withdrawn
 
     def run(self) -> None:
@@ -92,6 +94,10 @@ class Call(Generic[R]):
             return
         if failure is None or self._withdrawn:
             self._outcome.set_result(result)
+        elif isinstance(failure, StopIteration):  # which would end a coroutine as if all were well
+            told = RuntimeError("an operation raised StopIteration")
+            told.__cause__ = failure
+            self._outcome.set_exception(told)
         else:
             self._outcome.set_exception(failure)
 
@@ -110,19 +116,23 @@ class Lane:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
+        self._lock = Lock()
         self._renew()
 
     def put(self, call: Call[Any]) -> None:
         """Queue a call."""
-        if self._process != os.getpid():
-            self._renew()  # a forked child has no threads
-        self._crew.put(call)
+        if self._process != os.getpid():  # a forked child has no threads
+            self._lock = Lock()
+            self._renew()
+        with self._lock:
+            self._crew.put(call)
 
     def end(self) -> list[Thread]:
         """Let the threads end once they have done what is queued. Later calls start new ones."""
-        ending = self._crew.threads
-        self._end()
-        self._renew()
+        with self._lock:
+            ending = self._crew.threads
+            self._end()
+            self._renew()
         return ending
 
     def _renew(self) -> None:
@@ -141,26 +151,19 @@ class _Crew:
         self._calls: SimpleQueue[Call[Any] | None] = SimpleQueue()
         self._put = 0
         self._done = [0] * most  # a number a thread, so that nobody counts at the same time as another
-        self._lock = Lock()
 
     def put(self, call: Call[Any]) -> None:
         self._calls.put(call)
-        if len(self.threads) < self._most:
-            with self._lock:
-                self._put += 1
-                self._call_in()
-
-    def end(self) -> None:
-        with self._lock:
-            for _ in self.threads:
-                self._calls.put(None)
-
-    def _call_in(self) -> None:
+        self._put += 1
         number = len(self.threads)
         if number < self._most and self._put - sum(self._done) > number:
             thread = Thread(target=self._work, args=(number,), name="qstore", daemon=True)
             self.threads.append(thread)
             thread.start()
+
+    def end(self) -> None:
+        for _ in self.threads:
+            self._calls.put(None)
 
     def _work(self, number: int) -> None:
         while (call := self._calls.get()) is not None:
@@ -169,37 +172,42 @@ class _Crew:
             self._done[number] += 1
 
 
-_tasks: set[asyncio.Task[None]] = set()
-"""Kept from the garbage collector: an event loop refers to its tasks only weakly."""
+class Tasks:
+    """Calls in tasks of the running event loop, where SQLAlchemy can await its async driver.
 
+    At most so many at the same time, in each loop, as there are connections: a pool that is waited for in one loop
+    cannot be waited for in another one after it. Later ones take their turns.
+    """
 
-def in_task(call: Call[Any]) -> None:
-    """Do a call in a task of the running event loop, where SQLAlchemy can await its async driver."""
-    _start(call, greenlet_spawn(call.run))
-
-
-class Turns:
-    """Calls on one connection of the caller's, each in a task, one after the other: gathered, they take their turns."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        # Kept from the garbage collector: an event loop refers to its tasks only weakly.
+        self._under_way: set[asyncio.Task[None]] = set()
 
     def put(self, call: Call[Any]) -> None:
-        """Do a call when those before it are done."""
-        _start(call, self._take(call))
+        """Do a call when it has its turn."""
+        task = asyncio.get_running_loop().create_task(self._take(call))
+        self._under_way.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._under_way.discard(task)
+            if task.cancelled():  # before it began: the event loop is about to end
+                call.settle(None, asyncio.CancelledError())
+
+        task.add_done_callback(ended)
+
+    async def done(self) -> None:
+        """Wait for the calls of this event loop to end."""
+        loop = asyncio.get_running_loop()
+        while ours := [task for task in self._under_way if task.get_loop() is loop]:
+            await asyncio.wait(ours)
 
     async def _take(self, call: Call[Any]) -> None:
-        async with self._lock:
+        if self._most is None:
             await greenlet_spawn(call.run)
-
-
-def _start(call: Call[Any], work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-    _tasks.add(task)
-
-    def ended(task: asyncio.Task[None]) -> None:
-        _tasks.discard(task)
-        if task.cancelled():  # before it began: the event loop is about to end
-            call.settle(None, asyncio.CancelledError())
-
-    task.add_done_callback(ended)
+            return
+        loop = asyncio.get_running_loop()
+        turns = self._turns.get(loop) or self._turns.setdefault(loop, asyncio.Semaphore(self._most))
+        async with turns:
+            await greenlet_spawn(call.run)

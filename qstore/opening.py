@@ -94,7 +94,8 @@ async def open_async_store(store: str, url: URL, *, create: bool, durability: Du
     try:
         await call.outcome()
     except BaseException:
-        lane.put(Call(lambda _: _dispose(opened)))
+        lane.put(Call(lambda _: _dispose(opened), withdrawable=False))
+        lane.end()
         raise
     [engine] = opened
     return asynchronous.create(engine, Companion(engine, writing=lane))

@@ -98,13 +98,14 @@ class Opening(Generic[A]):
     """What an async `open` returns: await it for the repository, or use it in `async with`, which also closes that."""
 
     def __init__(self, engine: Coroutine[Any, Any, AsyncEngine], make: Callable[[AsyncEngine], A]) -> None:
-        self._opened = _owned(engine, make)
+        self._engine = engine
+        self._make = make
 
     def __await__(self) -> Generator[Any, None, A]:
-        return self._opened.__await__()
+        return _owned(self._engine, self._make).__await__()
 
     async def __aenter__(self) -> A:
-        self._repository = await self._opened
+        self._repository = await self
         return self._repository
 
     async def __aexit__(

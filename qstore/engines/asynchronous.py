@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -31,11 +32,25 @@ def create(engine: Engine, companion: Companion) -> AsyncEngine:
 
 class _OpenedEngine(AsyncEngine):
     async def dispose(self, close: bool = True) -> None:
-        """Close all connections that are not in use, those of the repositories on this engine included."""
-        await super().dispose(close)
+        """Close all connections, those of the repositories on this engine included, when what is under way has ended.
+
+        Cancelled, it goes on with that all the same.
+        """
+        task = asyncio.get_running_loop().create_task(self._dispose(close))
+        _disposing.add(task)
+        task.add_done_callback(_disposing.discard)
+        await asyncio.shield(task)
+
+    async def _dispose(self, close: bool) -> None:
         behind = companion(self.sync_engine)
         if behind is not None:
+            await behind.tasks.done()
             await behind.close()
+        await super().dispose(close)
+
+
+_disposing: set[asyncio.Task[None]] = set()
+"""Kept from the garbage collector: an event loop refers to its tasks only weakly."""
 
 
 def _connect(connect: Callable[[], Any], *_: Any, **__: Any) -> aiosqlite.Connection:

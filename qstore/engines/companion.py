@@ -10,7 +10,7 @@ from threading import Thread
 
 from sqlalchemy import Engine
 
-from qstore.calls import Call, Lane
+from qstore.calls import Call, Lane, Tasks
 
 __all__ = ["Companion", "companion"]
 
@@ -25,11 +25,13 @@ class Companion:
     engine: Engine
     reading: Lane = field(default_factory=lambda: Lane(READERS))
     writing: Lane = field(default_factory=lambda: Lane(1))
+    tasks: Tasks = field(default_factory=lambda: Tasks(10))
+    """Calls through the async driver, for those who listen to it."""
 
     async def close(self) -> None:
         """Close the connections once what is queued is done, and let the threads end."""
         readers = self.reading.end()
-        call = Call[None](lambda _: self._close(readers))
+        call = Call[None](lambda _: self._close(readers), withdrawable=False)
         self.writing.put(call)
         self.writing.end()
         await call.outcome()

@@ -9,7 +9,7 @@ from typing import Self
 
 from qstore.arguments import HIGHEST_INTEGER, integer, text
 from qstore.awaited import AsyncBind, await_to
-from qstore.binding import Bind, Binding, bind_to
+from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, ttl_milliseconds
 from qstore.engines import Durability, Target
 from qstore.engines.target import in_directory
@@ -47,7 +47,7 @@ class LocalKvRepository(Repository):
     """
 
     def __init__(
-        self, bind: Bind | Binding, *, naming: Naming = NATIVE, clock: Clock | None = None, portable: bool = False
+        self, bind: Bind, *, naming: Naming = NATIVE, clock: Clock | None = None, portable: bool = False
     ) -> None:
         """Use a store that exists.
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from qstore.arguments import HIGHEST_INTEGER, integer, several, text
 from qstore.awaited import AsyncBind, await_to
-from qstore.binding import Bind, Binding, bind_to
+from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, seconds, ttl_milliseconds
 from qstore.engines import Durability, Target
 from qstore.engines.target import in_directory
@@ -43,7 +43,7 @@ class LocalQueueRepository(Repository):
     Errors of every call: StoreBusy (repeat it), StoreFull, InvalidInput (refused before the store was touched).
     """
 
-    def __init__(self, bind: Bind | Binding, *, naming: Naming = NATIVE, clock: Clock | None = None) -> None:
+    def __init__(self, bind: Bind, *, naming: Naming = NATIVE, clock: Clock | None = None) -> None:
         """Use a store that exists."""
         super().__init__(bind_to(bind, naming, "localqueue", clock))
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from qstore.arguments import integer, several, text
 from qstore.awaited import AsyncBind, await_to
-from qstore.binding import Bind, Binding, bind_to
+from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, seconds
 from qstore.engines import Durability, Target
 from qstore.engines.target import of_file
@@ -40,7 +40,7 @@ class TransportRepository(Repository, Generic[EventT]):
 
     def __init__(
         self,
-        bind: Bind | Binding,
+        bind: Bind,
         *,
         event_type: type[EventT] | TypeAdapter[EventT] = cast("type[EventT]", Event),  # noqa: B008  the default of EventT
         naming: Naming = NATIVE,
