@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import TypeAdapter
-from sqlalchemy import Integer, MetaData, Table, event
+from sqlalchemy import Connection, Integer, MetaData, Table, event, inspect
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import DeclarativeBase, DeclarativeMeta, registry
 from sqlalchemy.sql.elements import quoted_name
@@ -17,12 +17,13 @@ from qstore.awaited import AsyncBind, is_async
 from qstore.binding import Bind
 from qstore.clock import Clock
 from qstore.errors import InvalidInput, InvalidType, shown
-from qstore.formats import FORMATS
+from qstore.formats import ADDITIONS, FORMATS, tables_of
 from qstore.localkv import AsyncLocalKvRepository, LocalKvRepository
 from qstore.localqueue import AsyncLocalQueueRepository, LocalQueueRepository
+from qstore.localqueue.models import REDELIVERIES, REDELIVERY_MARK
 from qstore.naming import Naming
 from qstore.transport import AsyncTransportRepository, Event, TransportRepository
-from qstore.transport.models import Int
+from qstore.transport.models import TURNS, Int
 from qstore.transport.records import EventT
 
 __all__ = ["MountedStores", "mount", "namings_in"]
@@ -32,6 +33,9 @@ CLASSES: dict[str, tuple[type[DeclarativeBase], ...]] = {
     "localkv": (models.KvMeta, models.KvEntry),
     "localqueue": (models.QueueMeta, models.QueueMessage),
 }
+
+BESIDE: dict[str, tuple[Table, ...]] = {"transport": (TURNS,), "localqueue": (REDELIVERIES, REDELIVERY_MARK)}
+"""Tables that are not mapped: nobody but the stores' own triggers and statements has a use for them."""
 
 
 class MountedStores:
@@ -100,6 +104,8 @@ class MountedStores:
             mapped = type(native.__name__, (), {"__doc__": native.__doc__, "__module__": native.__module__})
             classes.map_imperatively(mapped, table)
             setattr(self, native.__name__, mapped)
+        for native_table in BESIDE.get(store, ()):
+            _copied(native_table, store, self.naming, metadata)
         self.stores = tuple(name for name in FORMATS if name in (*self.stores, store))
 
 
@@ -132,7 +138,7 @@ def mount(
     mounted = mounts.get(naming, MountedStores(naming))
     new = [store for store in FORMATS if store in wanted and store not in mounted.stores]
     taken = {table.fullname for table in metadata.tables.values()}
-    for name in (naming.name(store, table) for store in new for table in FORMATS[store].tables):
+    for name in (naming.name(store, table) for store in new for table in tables_of(store)):
         if (name if naming.schema is None else f"{naming.schema}.{name}") in taken:
             raise InvalidInput("prefix", f"expected one that the host's tables leave free, found a table {name}")
     mounts[naming] = mounted
@@ -161,7 +167,20 @@ def _copied(native: Table, store: str, naming: Naming, metadata: MetaData) -> Ta
             column.type = Integer()  # the same to SQLite, and what a host's revision can spell
     for index in table.indexes:
         index.name = quoted_name(naming.name(store, str(index.name)), quote=None)
+    event.listen(table, "after_create", lambda _, connection, **__: _add(connection, store, naming))
     if native.name == "meta":
         marker = f"INSERT INTO {naming.of(store)['meta']} (key, value) VALUES ('format', '{FORMATS[store].marker}')"  # noqa: S608  no value of a caller's
         event.listen(table, "after_create", lambda _, connection, **__: connection.exec_driver_sql(marker))
     return table
+
+
+def _add(connection: Connection, store: str, naming: Naming) -> None:
+    """Make the triggers, and fill the tables that they keep right, once all tables of a store are there."""
+    addition = ADDITIONS.get(store)
+    if addition is None or connection.dialect.name != addition.dialect or naming.schema is not None:
+        return
+    there = set(inspect(connection).get_table_names())
+    if {naming.name(store, table) for table in tables_of(store)} <= there:
+        names = naming.of(store)
+        for statement in (*addition.ddl(names), *addition.rendered(names, addition.fill)):
+            connection.exec_driver_sql(statement)

@@ -19,15 +19,18 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine
 
-from qstore import engines
+from qstore import engines, wholeness
 from qstore.engines import Bind
 from qstore.engines.files import recognise_file
 from qstore.engines.locking import savepoint, write_locked
 from qstore.errors import FormatError, InvalidInput
-from qstore.formats import FORMATS, Format, Found, recognise
-from qstore.naming import Names, Naming
+from qstore.formats import FORMATS, Addition, Format, newest
+from qstore.naming import Naming
+from qstore.wholeness import check_complete, complete, count, found, refill, refuse_others
 
 __all__ = [
+    "add",
+    "adopt",
     "check_complete",
     "complete",
     "create",
@@ -36,9 +39,11 @@ __all__ = [
     "found",
     "location",
     "naming_of_host",
+    "repair",
     "script_directory",
     "sql",
     "stamp",
+    "take_away",
     "upgrade",
 ]
 
@@ -69,21 +74,40 @@ def upgrade(bind: Bind, naming: Naming, stores: Stores) -> None:
     _under_lock(bind, naming, stores, work)
 
 
+def adopt(bind: Bind, naming: Naming, store: str) -> None:
+    """Make a store at its newest revision, or note the one of a store that is there. Make again what it has lost."""
+
+    def work(connection: Connection) -> None:
+        it = found(connection, naming, store)
+        if not it.revisions:
+            _run(connection, naming, [f"{store}@head" if it.added or not it.present else FORMATS[store].marker])
+        complete(connection, naming, (store,))
+
+    _under_lock(bind, naming, (store,), work)
+
+
 def downgrade(bind: Bind, naming: Naming, stores: Stores, *, drop_data: bool = False) -> None:
     """Take stores out. InvalidInput, and nothing changed, if rows would go and `drop_data` is False."""
     bases = [f"{store}@base" for store in stores]
     _under_lock(bind, naming, stores, lambda it: _run(it, naming, bases, down=True, drop_data=drop_data))
 
 
+def repair(bind: Bind, naming: Naming, stores: Stores) -> None:
+    """Fill the tables that were added to stores anew."""
+    _under_lock(bind, naming, stores, lambda it: refill(it, naming, stores))
+
+
 def stamp(bind: Bind, naming: Naming, stores: Stores) -> None:
-    """Note the newest revision of stores that have all its tables already, made by another hand."""
+    """Note the newest revision that stores have all of already, made by another hand."""
 
     def work(connection: Connection) -> None:
         for store in stores:
-            check_complete(connection, naming, store)
+            marker = FORMATS[store].marker
+            check_complete(connection, naming, marker)
             context = _context(connection, naming)
             with _known(context):
-                context.stamp(script_directory(), f"{store}@head")
+                whole = not found(connection, naming, store).lacking
+                context.stamp(script_directory(), newest(store) if whole else marker)
 
     _under_lock(bind, naming, stores, work)
 
@@ -104,35 +128,6 @@ def sql(dialect: str, naming: Naming, stores: Stores) -> str:
     with context.begin_transaction():
         context.run_migrations(context=context, naming=naming)
     return script.getvalue()
-
-
-def found(connection: Connection, naming: Naming, store: str) -> Found:
-    """What a database holds of a store. FormatError if a table of that name is somebody else's."""
-    return recognise(
-        lambda query: connection.exec_driver_sql(query).fetchall(),
-        FORMATS[store],
-        naming,
-        engines.described(connection.engine),
-    )
-
-
-def check_complete(connection: Connection, naming: Naming, store: str) -> None:
-    """FormatError if a store is not there whole."""
-    if not found(connection, naming, store).complete:
-        raise FormatError(
-            "cannot stamp a store that is not there, or not whole: upgrade makes what is missing",
-            found="no complete store",
-            supported=FORMATS[store].marker,
-            target=engines.described(connection.engine),
-        )
-
-
-def complete(connection: Connection, naming: Naming, stores: Stores) -> None:
-    """Make again what was lost of stores whose revision is noted: a table, an index, the marker."""
-    for store in stores:
-        if not found(connection, naming, store).complete:
-            for statement in FORMATS[store].statements(naming.of(store), connection.dialect.name):
-                connection.exec_driver_sql(statement)
 
 
 # What a revision calls. Its `given` is what run_migrations was given: ours, or nothing in a host's own environment.
@@ -166,7 +161,7 @@ def drop(
     if not context.as_sql:
         connection = _connection(context)
         tables = found(connection, naming, fmt.store).tables - {"meta"}
-        rows = {table: _count(connection, names, table) for table in sorted(tables)}
+        rows = {table: count(connection, names, table) for table in sorted(tables)}
         lost = ", ".join(f"{count:,} rows of {table}" for table, count in rows.items() if count)
         if lost and not drop_data:
             raise InvalidInput(
@@ -176,6 +171,42 @@ def drop(
             )
     for table in reversed(fmt.tables):
         context.execute(f"DROP TABLE IF EXISTS {names[table]}")
+
+
+def add(addition: Addition, context: MigrationContext | None = None, naming: Naming | None = None, **_: Given) -> None:
+    """Make what was added to a format, and fill it. Nothing on a dialect that the addition is not for."""
+    if context is None or naming is None:
+        context = op.get_context()
+        naming, _drop_data = _given_by_host()
+    if context.dialect.name != addition.dialect:
+        return
+    if not context.as_sql:
+        connection = _connection(context)
+        with write_locked(connection):
+            if not found(connection, naming, addition.format.store).complete:  # a trigger must find its table
+                create(addition.format, context, naming)
+            wholeness.add(connection, naming, addition)
+        return
+    names = naming.of(addition.format.store)
+    for statement in (*addition.ddl(names), *addition.rendered(names, addition.fill)):
+        context.execute(statement)
+
+
+def take_away(
+    addition: Addition, context: MigrationContext | None = None, naming: Naming | None = None, **_: Given
+) -> None:
+    """Drop what was added to a format. All that it holds can be had again from the format's own tables."""
+    if context is None or naming is None:
+        context = op.get_context()
+        naming, _drop_data = _given_by_host()
+    if context.dialect.name != addition.dialect:
+        return
+    with ExitStack() as locked:
+        if not context.as_sql:
+            locked.enter_context(write_locked(_connection(context)))
+            refuse_others(_connection(context), naming, addition)
+        for statement in addition.drop(naming.of(addition.format.store)):
+            context.execute(statement)
 
 
 def naming_of_host(context: MigrationContext) -> Naming:
@@ -193,10 +224,6 @@ def _given_by_host() -> tuple[Naming, bool]:
     environment = context.environment_context
     drop_data = environment is not None and environment.get_x_argument(as_dictionary=True).get("drop_data") == "yes"
     return naming_of_host(context), drop_data
-
-
-def _count(connection: Connection, names: Names, table: str) -> int:
-    return int(connection.exec_driver_sql(f"SELECT count(*) FROM {names[table]}").scalar_one())  # noqa: S608  a quoted name
 
 
 def _connection(context: MigrationContext) -> Connection:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
+from typing_extensions import override
 
 from qstore.clock import Clock
+from qstore.engines.holding import Held, Memory
 from qstore.errors import InvalidInput, shown
+from qstore.formats import Addition
 from qstore.naming import Names
 from qstore.statement import DriverStatement, Statement
 
-__all__ = ["ConnectionTransaction", "DriverTransaction", "Store", "Transaction"]
+__all__ = ["ConnectionTransaction", "DriverTransaction", "Memory", "Row", "Seen", "Store", "Transaction", "seen_on"]
 
 Row = Sequence[Any]
+
+# A number that changes with each change of the schema.
+_SCHEMA_VERSION = Statement("PRAGMA schema_version")
+
+_SCHEMA = Statement("SELECT lower(name) FROM sqlite_master")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,24 @@ class Store:
         if not isinstance(now, (int, float)) or not math.isfinite(now):
             raise InvalidInput("clock", f"expected it to return epoch seconds, found {shown(now)}")
         return now
+
+
+class Seen:
+    """What an engine's database was seen to have of a store's addition, and in which version of its schema."""
+
+    __slots__ = ("version", "whole")
+
+    def __init__(self) -> None:
+        self.version: object = None
+        self.whole = False
+
+
+_seen: WeakKeyDictionary[Engine, dict[Names, Seen]] = WeakKeyDictionary()
+
+
+def seen_on(engine: Engine, names: Names) -> Seen:
+    """What all transactions of an engine share of it."""
+    return _seen.setdefault(engine, {}).setdefault(names, Seen())
 
 
 class Transaction(ABC):
@@ -67,6 +95,33 @@ class Transaction(ABC):
         id: int = self._execute(statement, binds).lastrowid
         return id
 
+    def has(self, addition: Addition) -> bool:
+        """Whether the store has the whole of an addition, as this transaction sees the database.
+
+        Whoever upgrades or downgrades the store, or drops a trigger, does so between two transactions: so the version
+        of the schema is asked for in each, and the schema itself only when that has changed.
+        """
+        seen = self._seen()
+        [(version,)] = self.rows(_SCHEMA_VERSION)
+        if version != seen.version:
+            there = {name for (name,) in self.rows(_SCHEMA)}
+            names = self._store.names
+            seen.whole = {names.naming.name(names.store, part).lower() for part in addition.parts} <= there
+            seen.version = version
+        return seen.whole
+
+    @contextmanager
+    def unchanged(self) -> Iterator[Memory | None]:
+        """One view of the database, and what was remembered of this very view before.
+
+        None where nothing tells whether the database has changed since, or whether the transaction itself has.
+        """
+        yield None
+
+    @abstractmethod
+    def _seen(self) -> Seen:
+        """What the engine's other transactions have seen."""
+
     @abstractmethod
     def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
         """Run a statement; the driver's cursor, or SQLAlchemy's, which read alike."""
@@ -75,12 +130,41 @@ class Transaction(ABC):
 class DriverTransaction(Transaction):
     """Runs statements on the driver's connection: an engine that qstore opened, and nobody listens to."""
 
-    __slots__ = ("_compiled", "_connection")
+    __slots__ = ("_compiled", "_connection", "_held", "_shared")
 
-    def __init__(self, connection: Any, store: Store, compiled: Callable[[Statement], DriverStatement]) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        store: Store,
+        compiled: Callable[[Statement], DriverStatement],
+        shared: Seen,
+        held: Held | None = None,
+    ) -> None:
         self._store = store  # and no more calls than that: it is made for each operation
         self._connection = connection
         self._compiled = compiled
+        self._shared = shared
+        self._held = held
+
+    @override
+    @contextmanager
+    def unchanged(self) -> Iterator[Memory | None]:
+        """Where the connection is held, and in no transaction."""
+        if self._held is None:
+            yield None
+            return
+        self._connection.execute("BEGIN")
+        try:
+            # The first look at the file: the snapshot begins with it. data_version tells of all that other connections
+            # have committed, total_changes of all that this one has changed, be it undone since.
+            [version] = self._connection.execute("PRAGMA data_version").fetchone()
+            yield self._held.remembered((version, self._connection.total_changes, self._store.names))
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("COMMIT")
+
+    def _seen(self) -> Seen:
+        return self._shared
 
     def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
         sql, order = self._compiled(statement)
@@ -95,6 +179,13 @@ class ConnectionTransaction(Transaction):
     def __init__(self, connection: Connection, store: Store) -> None:
         super().__init__(store)
         self._connection = connection
+
+    @override
+    def has(self, addition: Addition) -> bool:
+        return self._connection.dialect.name == addition.dialect and super().has(addition)
+
+    def _seen(self) -> Seen:
+        return seen_on(self._connection.engine, self._store.names)
 
     def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
         return self._connection.execute(statement.clause(self._store.names), binds)

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from qstore import Event, LocalKvRepository, LocalQueueRepository, StoreFull, TransportRepository
 from tests.integration.situations import ENGINES, disposed, new_store, on_each_connection, output_of, plain
 
-MORE_PAGES = 6
+MORE_PAGES = 24
 LARGE = "x" * 3000
 
 
