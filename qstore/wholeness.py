@@ -56,10 +56,9 @@ def complete(connection: Connection, naming: Naming, stores: Stores) -> None:
 
 def add(connection: Connection, naming: Naming, addition: Addition) -> None:
     """Make what was added, and what was lost of it, under the write lock; then fill it."""
-    names = naming.of(addition.format.store)
-    for statement in addition.ddl(names):
-        connection.exec_driver_sql(statement)
     refuse_others(connection, naming, addition)
+    for statement in addition.ddl(naming.of(addition.format.store)):
+        connection.exec_driver_sql(statement)
     _fill(connection, naming, addition)
 
 
