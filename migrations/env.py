@@ -23,7 +23,7 @@ from qstore.autogenerate import include_name, made_on
 from qstore.engines.files import recognise_file
 from qstore.engines.target import in_directory, of_file
 from qstore.errors import QstoreError
-from qstore.formats import FORMATS
+from qstore.formats import FORMATS, newest
 from qstore.localkv.models import KvBase
 from qstore.localqueue.models import QueueBase
 from qstore.mounting import mount
@@ -135,7 +135,8 @@ class Command:
             self.migrate()
             if self.name == "upgrade":
                 noted = context.get_context().get_current_heads()
-                stores = [each for each, fmt in FORMATS.items() if fmt.marker in noted and store in (None, each)]
+                has = {revision.partition(".")[0] for revision in noted}
+                stores = [each for each in FORMATS if each in has and store in (None, each)]
                 revisions.complete(connection, self.naming, stores)
 
     def compared(self, store: str | None, dialect: str) -> dict[str, Any]:
@@ -186,11 +187,11 @@ class Command:
     def steps(self, store: str | None, current: Any, it: MigrationContext | None) -> list[MigrationStep]:
         """The command's steps, of one store alone where a file has one."""
         if store is not None and self.name == "check":  # it wants every branch at its head, and this file has one
-            current = tuple({*current, *(fmt.marker for fmt in FORMATS.values() if fmt.store != store)})
+            current = tuple({*current, *(newest(other) for other in FORMATS if other != store)})
         steps = [step for step in self.plan(current, it) if store is None or store in stores_of(step)]
         if self.name == "stamp" and it is not None and it.connection is not None:
             for step in steps:
-                for stamped in {revision.partition(".")[0] for revision in step.to_revisions_no_deps}:
+                for stamped in step.to_revisions_no_deps:
                     revisions.check_complete(it.connection, self.naming, stamped)
         return steps
 

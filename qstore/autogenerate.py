@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Index, MetaData
 
-from qstore.formats import FORMATS, additions
+from qstore.formats import ADDITIONS, FORMATS, additions, newest, tables_of
 from qstore.naming import PREFIX, Naming
 
 __all__ = ["guard", "include_name", "made_on", "names_of", "setup"]
@@ -39,7 +39,7 @@ def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
     looked_after = _branch_in_use(autogen_context) or any(naming.version_table in in_database for naming in namings)
     dialect = autogen_context.dialect.name
     elsewhere = {index.name for table in tables for index in table.indexes if not made_on(index, dialect)}
-    kept = []
+    kept: list[Any] = []
     for operation in upgrade_ops.ops:
         name = getattr(operation, "table_name", None)
         if name not in ours:
@@ -48,6 +48,8 @@ def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
             _leave_additions(operation, namings, elsewhere)
             if getattr(operation, "index_name", None) not in elsewhere:
                 kept += [operation, *_markers(operation, namings)]
+    if not looked_after and dialect == "sqlite":
+        kept += _additions({getattr(operation, "table_name", None) for operation in kept} - in_database, namings)
     upgrade_ops.ops[:] = [each for each in kept if getattr(each, "ops", True)]
 
 
@@ -72,18 +74,18 @@ def names_of(naming: Naming) -> set[str]:
     """All tables of a mount, its version table included."""
     return {
         naming.version_table,
-        *(naming.name(store, table) for store, fmt in FORMATS.items() for table in fmt.tables),
+        *(naming.name(store, table) for store in FORMATS for table in tables_of(store)),
     }
 
 
 def _noted(connection: Connection, tables: set[str]) -> Iterator[Naming]:
     """The mounts whose version tables are in the database, whatever their prefixes."""
-    markers = {fmt.marker for fmt in FORMATS.values()}
+    ours = {fmt.marker for fmt in FORMATS.values()} | {newest(store) for store in FORMATS}
     for table in tables:
         prefix = table.removesuffix("alembic_version")
         if prefix not in ("", table) and PREFIX.fullmatch(prefix):
             rows = connection.exec_driver_sql(f'SELECT version_num FROM "{table}"').scalars().all()  # noqa: S608  a checked name
-            if rows and set(rows) <= markers:
+            if rows and set(rows) <= ours:
                 yield Naming(prefix)
 
 
@@ -124,10 +126,6 @@ def _markers(operation: Any, namings: set[Naming]) -> Iterator[Any]:
     """What follows the creation of a meta table."""
     from alembic.operations import ops  # noqa: PLC0415
 
-    class Marker(ops.ExecuteSQLOp):
-        def reverse(self) -> ops.MigrateOperation:
-            return ops.ExecuteSQLOp(undo)
-
     if not isinstance(operation, ops.CreateTableOp):
         return
     for naming in namings:
@@ -135,4 +133,30 @@ def _markers(operation: Any, namings: set[Naming]) -> Iterator[Any]:
             if fmt.marked and naming.name(store, "meta") == operation.table_name:
                 meta = naming.of(store)["meta"]
                 undo = f"DELETE FROM {meta} WHERE key = 'format'"  # noqa: S608  a quoted name, no value
-                yield Marker(f"INSERT INTO {meta} (key, value) VALUES ('format', '{fmt.marker}')")  # noqa: S608  as above
+                yield _statement(f"INSERT INTO {meta} (key, value) VALUES ('format', '{fmt.marker}')", undo)  # noqa: S608  as above
+
+
+def _additions(created: set[Any], namings: set[Naming]) -> Iterator[Any]:
+    """What follows the creation of the tables that were added to a format: their triggers, and what is in them."""
+    for naming in namings:
+        for store, addition in ADDITIONS.items():
+            names = naming.of(store)
+            if {naming.name(store, table) for table in addition.tables} <= created:
+                for name, text in addition.triggers.items():
+                    [undo] = addition.rendered(names, (f"DROP TRIGGER IF EXISTS {{{name}}}",))
+                    [statement] = addition.rendered(names, (text,))
+                    yield _statement(statement, undo)
+                empty, *_ = statements = addition.rendered(names, addition.fill)
+                for statement in statements:
+                    yield _statement(statement, empty)
+
+
+def _statement(sql: str, undo: str) -> Any:
+    """An operation of a host's revision, with what its downgrade does in turn."""
+    from alembic.operations import ops  # noqa: PLC0415
+
+    class Statement(ops.ExecuteSQLOp):
+        def reverse(self) -> ops.MigrateOperation:
+            return ops.ExecuteSQLOp(undo)
+
+    return Statement(sql)

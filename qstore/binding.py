@@ -28,7 +28,7 @@ from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError
 from qstore.formats import FORMATS
 from qstore.naming import Names, Naming
 from qstore.statement import DriverStatement, Statement
-from qstore.transaction import ConnectionTransaction, DriverTransaction, Store, Transaction
+from qstore.transaction import ConnectionTransaction, DriverTransaction, Store, Transaction, seen_on
 
 __all__ = ["Bind", "Binding", "ClosedBinding", "bind_to"]
 
@@ -138,6 +138,7 @@ class _OpenedBinding(Binding):
         self._store = store
         self._file: File = engine.get_execution_options()["qstore_file"]
         self._statements: dict[Statement, DriverStatement] = {}
+        self._seen = seen_on(engine, store.names)
 
     def __str__(self) -> str:
         return str(self._listened)
@@ -150,7 +151,8 @@ class _OpenedBinding(Binding):
             self._file.glance()
             held = pool.take()
             try:
-                return operation(DriverTransaction(held.driver, self._store, self._compiled), *args, **kwargs)
+                transaction = DriverTransaction(held.driver, self._store, self._compiled, self._seen, held)
+                return operation(transaction, *args, **kwargs)
             finally:
                 pool.give(held)
         except engines.ERRORS as error:
@@ -183,7 +185,7 @@ class _OpenedBinding(Binding):
             try:
                 with waiting(driver):
                     driver.execute("BEGIN IMMEDIATE")
-                result = operation(DriverTransaction(driver, self._store, self._compiled), *args, **kwargs)
+                result = operation(DriverTransaction(driver, self._store, self._compiled, self._seen), *args, **kwargs)
                 driver.execute("COMMIT")
                 return result
             except BaseException:

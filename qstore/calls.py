@@ -13,8 +13,6 @@ from weakref import WeakKeyDictionary, finalize
 
 from sqlalchemy.util import greenlet_spawn
 
-from qstore.transaction import Transaction
-
 __all__ = ["Call", "Lane", "Tasks", "Withdrawn"]
 
 P = ParamSpec("P")
@@ -56,13 +54,13 @@ class Call(Generic[R]):
                 await self._end()
             raise
 
-    def guarded(self, operation: Callable[Concatenate[Transaction, P], R]) -> Callable[Concatenate[Transaction, P], R]:
+    def guarded(self, operation: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
         """An operation that is undone, by Withdrawn, if the call is withdrawn before its transaction commits."""
 
-        def guarded(transaction: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def guarded(transaction: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
             self._holding = True
             self.check()
-            result = transaction.run(operation, *args, **kwargs)
+            result: R = transaction.run(operation, *args, **kwargs)
             self.check()
             return result
 

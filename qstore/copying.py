@@ -56,13 +56,13 @@ class _Place:
 
     @property
     def tables(self) -> list[Table]:
-        """Its tables besides the marker's."""
+        """The format's tables, besides the marker's."""
         metadata = CLASSES[self.store][0].metadata
         if not self.naming.native:
             metadata = MetaData()
             mount(metadata, prefix=self.naming.prefix or "", schema=self.naming.schema, stores=(self.store,))
-        meta = self.naming.name(self.store, "meta")
-        return [table for table in metadata.sorted_tables if table.name != meta]
+        names = {self.naming.name(self.store, table) for table in FORMATS[self.store].tables if table != "meta"}
+        return [table for table in metadata.sorted_tables if table.name in names]
 
 
 def copy(source: Target, target: Target, *, progress: Progress = lambda *_: None) -> dict[str, int]:

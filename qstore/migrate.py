@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
-from qstore import engines, revisions
+from qstore import engines, revisions, wholeness
 from qstore.awaited import AsyncBind, awaited
+from qstore.capabilities import capabilities
 from qstore.engines import Bind
 from qstore.engines.files import recognise_file
 from qstore.errors import FormatError, InvalidInput, InvalidType, shown
-from qstore.formats import FORMATS
+from qstore.formats import ADDITIONS, FORMATS, Found, newest
 from qstore.naming import NATIVE, Naming
+from qstore.transport.statements_postgresql import REPAIR
 
 __all__ = [
     "AsyncBind",
@@ -26,6 +28,8 @@ __all__ = [
     "current_async",
     "downgrade",
     "downgrade_async",
+    "repair",
+    "repair_async",
     "sql",
     "stamp",
     "stamp_async",
@@ -73,7 +77,11 @@ def current(bind: Bind, *, naming: Naming = NATIVE) -> tuple[str, ...]:
 
 
 def check(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> tuple[str, ...]:
-    """What is wrong with the stores' schema, a sentence each; empty if all is as the newest revision makes it."""
+    """What is wrong with the stores, a sentence each; empty if all is as the revision makes it that is noted.
+
+    A store at an earlier revision of its format is not wrong (`current` tells). Of one at transport.v1.1 or
+    localqueue.v1.1 it reads all messages, to hold against them the tables by which it finds the next one.
+    """
     chosen = _chosen(bind, naming, stores)
 
     def look(connection: Connection) -> tuple[str, ...]:
@@ -84,21 +92,28 @@ def check(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None =
             except FormatError as error:
                 wrong.append(str(error))
                 continue
-            if not found.present:
-                wrong.append(f"{store}: its tables are missing; upgrade makes them")
-            elif not found.complete:
-                wrong.append(f"{store}: a table, an index or the marker is missing; upgrade makes it")
-            # A mount without any note is looked after by the host's own revisions.
-            looked_after = naming.native or found.revisions
-            if found.present and looked_after and FORMATS[store].marker not in found.revisions:
-                wrong.append(f"{store}: revision {FORMATS[store].marker} is not noted; upgrade or stamp notes it")
+            wrong += _faults(connection, naming, store, found)
         return tuple(wrong)
 
     return _reading(bind, look)
 
 
+def repair(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> None:
+    """Make right again what `check` finds to differ from the stores' messages, in one transaction under the write lock.
+
+    Nothing to do where a store has no such tables (transport.v1, localqueue.v1, localkv). FormatError, and nothing is
+    changed, where a table, an index or a trigger is missing: `upgrade` makes that, and fills the tables as well.
+    """
+    chosen = _chosen(bind, naming, stores)
+    if capabilities(_engine(bind).dialect).one_writer:
+        revisions.repair(bind, naming, chosen)
+    elif "transport" in chosen:
+        names = naming.of("transport")
+        revisions.under_lock(bind, naming, chosen, lambda it: [it.execute(each.clause(names)) for each in REPAIR])
+
+
 def stamp(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> None:
-    """Note the newest revision of stores whose tables another hand has made, after a comparison.
+    """Note the newest revision that stores have all of, whose tables another hand has made, after a comparison.
 
     FormatError, and nothing is changed, if they are not the same.
     """
@@ -145,6 +160,13 @@ async def check_async(
     return await awaited(bind, lambda it: check(it, naming=naming, stores=stores))
 
 
+async def repair_async(
+    bind: AsyncBind | Engine, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None
+) -> None:
+    """As `repair`, awaited."""
+    await awaited(bind, lambda it: repair(it, naming=naming, stores=stores))
+
+
 async def stamp_async(
     bind: AsyncBind | Engine, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None
 ) -> None:
@@ -179,6 +201,26 @@ def store_of(path: str) -> str | None:
     if refusals and stem not in FORMATS:
         raise refusals[0]
     return stem if stem in FORMATS else None
+
+
+def _faults(connection: Connection, naming: Naming, store: str, found: Found) -> Iterator[str]:
+    noted = {revision for revision in found.revisions if revision.partition(".")[0] == store}
+    if not found.present:
+        yield f"{store}: its tables are missing; upgrade makes them"
+    elif found.lacking and (found.added or newest(store) in noted):
+        lacking = ", ".join(sorted(naming.name(store, part) for part in found.lacking))
+        yield f"{store}: {lacking} missing, or not as {newest(store)} makes it; upgrade makes it"
+    elif not found.complete:
+        yield f"{store}: a table, an index or the marker is missing; upgrade makes it"
+    elif found.added and (differing := wholeness.faults(connection, naming, ADDITIONS[store])):
+        counted = f"{differing:,} {'groups' if store == 'transport' else 'messages'}"
+        yield (
+            f"{store}: {', '.join(ADDITIONS[store].tables)} differ from the messages in {counted}, so that some are"
+            " delivered out of turn or not at all; migrate.repair makes it right"
+        )
+    # A mount without any note is looked after by the host's own revisions.
+    if found.present and (naming.native or found.revisions) and not noted & {FORMATS[store].marker, newest(store)}:
+        yield f"{store}: revision {newest(store)} is not noted; upgrade or stamp notes it"
 
 
 def _chosen(bind: Bind, naming: Naming, stores: Iterable[str] | None) -> Sequence[str]:

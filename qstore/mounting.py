@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Integer, MetaData, Table, event
+from sqlalchemy import Connection, Integer, MetaData, Table, event, inspect
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import DeclarativeBase, DeclarativeMeta, registry
 from sqlalchemy.sql.elements import quoted_name
@@ -18,12 +18,13 @@ from qstore.awaited import AsyncBind, is_async
 from qstore.binding import Bind
 from qstore.clock import Clock
 from qstore.errors import InvalidInput, InvalidType, shown
-from qstore.formats import FORMATS
+from qstore.formats import ADDITIONS, FORMATS, tables_of
 from qstore.localkv import AsyncLocalKvRepository, LocalKvRepository
 from qstore.localqueue import AsyncLocalQueueRepository, LocalQueueRepository
+from qstore.localqueue.models import REDELIVERIES, REDELIVERY_MARK
 from qstore.naming import Naming
 from qstore.transport import AsyncTransportRepository, Event, TransportRepository
-from qstore.transport.models import Int
+from qstore.transport.models import TURNS, Int
 from qstore.transport.records import EventT
 
 __all__ = ["MountedStores", "mount", "namings_in"]
@@ -33,6 +34,9 @@ CLASSES: dict[str, tuple[type[DeclarativeBase], ...]] = {
     "localkv": (models.KvMeta, models.KvEntry),
     "localqueue": (models.QueueMeta, models.QueueMessage),
 }
+
+BESIDE: dict[str, tuple[Table, ...]] = {"transport": (TURNS,), "localqueue": (REDELIVERIES, REDELIVERY_MARK)}
+"""Tables that are not mapped: nobody but the stores' own triggers and statements has a use for them."""
 
 
 class MountedStores:
@@ -101,6 +105,8 @@ class MountedStores:
             mapped = type(native.__name__, (), {"__doc__": native.__doc__, "__module__": native.__module__})
             classes.map_imperatively(mapped, table)
             setattr(self, native.__name__, mapped)
+        for native_table in BESIDE.get(store, ()):
+            _copied(native_table, store, self.naming, metadata)
         self.stores = tuple(name for name in FORMATS if name in (*self.stores, store))
 
 
@@ -133,7 +139,7 @@ def mount(
     mounted = mounts.get(naming, MountedStores(naming))
     new = [store for store in FORMATS if store in wanted and store not in mounted.stores]
     taken = {table.fullname for table in metadata.tables.values()}
-    for name in (naming.name(store, table) for store in new for table in FORMATS[store].tables):
+    for name in (naming.name(store, table) for store in new for table in tables_of(store)):
         if (name if naming.schema is None else f"{naming.schema}.{name}") in taken:
             raise InvalidInput("prefix", f"expected one that the host's tables leave free, found a table {name}")
     mounts[naming] = mounted
@@ -165,6 +171,7 @@ def _copied(native: Table, store: str, naming: Naming, metadata: MetaData) -> Ta
         index._ddl_if = conditions[index.name]  # which SQLAlchemy leaves behind when it copies
         index.name = quoted_name(naming.name(store, str(index.name)), quote=None)
     event.listen(table, "after_create", partial(_finish, store, native.name, naming))
+    event.listen(table, "after_create", lambda _, connection, **__: _add(connection, store, naming))
     return table
 
 
@@ -172,3 +179,15 @@ def _finish(store: str, name: str, naming: Naming, _table: Table, connection: Co
     """What a table has besides what SQLAlchemy makes of it: its marker, and on a server the state of its rows."""
     for statement in FORMATS[store].beside(naming.of(store), connection.dialect.name, name):
         connection.exec_driver_sql(statement)
+
+
+def _add(connection: Connection, store: str, naming: Naming) -> None:
+    """Make the triggers, and fill the tables that they keep right, once all tables of a store are there."""
+    addition = ADDITIONS.get(store)
+    if addition is None or connection.dialect.name != addition.dialect or naming.schema is not None:
+        return
+    there = set(inspect(connection).get_table_names())
+    if {naming.name(store, table) for table in tables_of(store)} <= there:
+        names = naming.of(store)
+        for statement in (*addition.ddl(names), *addition.rendered(names, addition.fill)):
+            connection.exec_driver_sql(statement)

@@ -33,7 +33,8 @@ __all__ = ["naming_at", "open_async_store", "open_store"]
 def open_store(store: str, url: URL, *, create: bool, durability: Durability) -> Engine:
     """An engine on a native file that holds the store. FormatError, and the file as it was, if it cannot.
 
-    A store that is up to date is only looked at: Alembic is imported where there is something for it to do.
+    A new store is made at its newest revision; one that is there stays at its own, and if that is noted it is only
+    looked at: Alembic is imported where there is something for it to do.
     """
     if url.get_backend_name() == "postgresql":
         return _open_on_server(store, url, create=create)
@@ -48,7 +49,7 @@ def open_store(store: str, url: URL, *, create: bool, durability: Durability) ->
         if create and (there is None or not there.complete or not there.revisions):
             from qstore import revisions  # noqa: PLC0415  it imports Alembic, which takes longer than all the rest
 
-            revisions.upgrade(engine, NATIVE, (store,))
+            revisions.adopt(engine, NATIVE, store)
     except BaseException:
         engine.dispose()
         raise

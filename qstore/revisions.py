@@ -19,14 +19,17 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine
 
-from qstore import engines
-from qstore.engines import Bind
+from qstore import engines, wholeness
+from qstore.engines import Bind, found
 from qstore.engines.files import recognise_file
 from qstore.errors import FormatError, InvalidInput
-from qstore.formats import FORMATS, Format
-from qstore.naming import Names, Naming
+from qstore.formats import FORMATS, Addition, Format, newest
+from qstore.naming import Naming
+from qstore.wholeness import check_complete, complete, count, refill, refuse_others
 
 __all__ = [
+    "add",
+    "adopt",
     "check_complete",
     "complete",
     "create",
@@ -34,9 +37,12 @@ __all__ = [
     "drop",
     "location",
     "naming_of_host",
+    "repair",
     "script_directory",
     "sql",
     "stamp",
+    "take_away",
+    "under_lock",
     "upgrade",
 ]
 
@@ -64,26 +70,45 @@ def upgrade(bind: Bind, naming: Naming, stores: Stores) -> None:
         _run(connection, naming, [f"{store}@head" for store in stores])
         complete(connection, naming, stores)
 
-    _under_lock(bind, naming, stores, work)
+    under_lock(bind, naming, stores, work)
+
+
+def adopt(bind: Bind, naming: Naming, store: str) -> None:
+    """Make a store at its newest revision, or note the one of a store that is there. Make again what it has lost."""
+
+    def work(connection: Connection) -> None:
+        it = found(connection, naming, store)
+        if not it.revisions:
+            _run(connection, naming, [f"{store}@head" if it.added or not it.present else FORMATS[store].marker])
+        complete(connection, naming, (store,))
+
+    under_lock(bind, naming, (store,), work)
 
 
 def downgrade(bind: Bind, naming: Naming, stores: Stores, *, drop_data: bool = False) -> None:
     """Take stores out. InvalidInput, and nothing changed, if rows would go and `drop_data` is False."""
     bases = [f"{store}@base" for store in stores]
-    _under_lock(bind, naming, stores, lambda it: _run(it, naming, bases, down=True, drop_data=drop_data))
+    under_lock(bind, naming, stores, lambda it: _run(it, naming, bases, down=True, drop_data=drop_data))
+
+
+def repair(bind: Bind, naming: Naming, stores: Stores) -> None:
+    """Fill the tables that were added to stores anew."""
+    under_lock(bind, naming, stores, lambda it: refill(it, naming, stores))
 
 
 def stamp(bind: Bind, naming: Naming, stores: Stores) -> None:
-    """Note the newest revision of stores that have all its tables already, made by another hand."""
+    """Note the newest revision that stores have all of already, made by another hand."""
 
     def work(connection: Connection) -> None:
         for store in stores:
-            check_complete(connection, naming, store)
+            marker = FORMATS[store].marker
+            check_complete(connection, naming, marker)
             context = _context(connection, naming)
             with _known(context):
-                context.stamp(script_directory(), f"{store}@head")
+                whole = not found(connection, naming, store).lacking
+                context.stamp(script_directory(), newest(store) if whole else marker)
 
-    _under_lock(bind, naming, stores, work)
+    under_lock(bind, naming, stores, work)
 
 
 def sql(dialect: str, naming: Naming, stores: Stores) -> str:
@@ -104,25 +129,6 @@ def sql(dialect: str, naming: Naming, stores: Stores) -> str:
     return script.getvalue()
 
 
-def check_complete(connection: Connection, naming: Naming, store: str) -> None:
-    """FormatError if a store is not there whole."""
-    if not engines.found(connection, naming, store).complete:
-        raise FormatError(
-            "cannot stamp a store that is not there, or not whole: upgrade makes what is missing",
-            found="no complete store",
-            supported=FORMATS[store].marker,
-            target=engines.described(connection.engine),
-        )
-
-
-def complete(connection: Connection, naming: Naming, stores: Stores) -> None:
-    """Make again what was lost of stores whose revision is noted: a table, an index, the marker."""
-    for store in stores:
-        if not engines.found(connection, naming, store).complete:
-            for statement in FORMATS[store].statements(naming.of(store), connection.dialect.name):
-                connection.exec_driver_sql(statement)
-
-
 # What a revision calls. Its `given` is what run_migrations was given: ours, or nothing in a host's own environment.
 
 
@@ -134,7 +140,7 @@ def create(fmt: Format, context: MigrationContext | None = None, naming: Naming 
     with ExitStack() as locked:
         if not context.as_sql:
             locked.enter_context(engines.upgrading(_connection(context)))
-            engines.found(_connection(context), naming, fmt.store)
+            found(_connection(context), naming, fmt.store)
         for statement in fmt.statements(naming.of(fmt.store), context.dialect.name):
             context.execute(statement)
 
@@ -153,8 +159,8 @@ def drop(
     names = naming.of(fmt.store)
     if not context.as_sql:
         connection = _connection(context)
-        tables = engines.found(connection, naming, fmt.store).tables - {"meta"}
-        rows = {table: _count(connection, names, table) for table in sorted(tables)}
+        tables = found(connection, naming, fmt.store).tables - {"meta"}
+        rows = {table: count(connection, names, table) for table in sorted(tables)}
         lost = ", ".join(f"{count:,} rows of {table}" for table, count in rows.items() if count)
         if lost and not drop_data:
             raise InvalidInput(
@@ -164,6 +170,42 @@ def drop(
             )
     for table in reversed(fmt.tables):
         context.execute(f"DROP TABLE IF EXISTS {names[table]}")
+
+
+def add(addition: Addition, context: MigrationContext | None = None, naming: Naming | None = None, **_: Given) -> None:
+    """Make what was added to a format, and fill it. Nothing on a dialect that the addition is not for."""
+    if context is None or naming is None:
+        context = op.get_context()
+        naming, _drop_data = _given_by_host()
+    if context.dialect.name != addition.dialect:
+        return
+    if not context.as_sql:
+        connection = _connection(context)
+        with engines.upgrading(connection):
+            if not found(connection, naming, addition.format.store).complete:  # a trigger must find its table
+                create(addition.format, context, naming)
+            wholeness.add(connection, naming, addition)
+        return
+    names = naming.of(addition.format.store)
+    for statement in (*addition.ddl(names), *addition.rendered(names, addition.fill)):
+        context.execute(statement)
+
+
+def take_away(
+    addition: Addition, context: MigrationContext | None = None, naming: Naming | None = None, **_: Given
+) -> None:
+    """Drop what was added to a format. All that it holds can be had again from the format's own tables."""
+    if context is None or naming is None:
+        context = op.get_context()
+        naming, _drop_data = _given_by_host()
+    if context.dialect.name != addition.dialect:
+        return
+    with ExitStack() as locked:
+        if not context.as_sql:
+            locked.enter_context(engines.upgrading(_connection(context)))
+            refuse_others(_connection(context), naming, addition)
+        for statement in addition.drop(naming.of(addition.format.store)):
+            context.execute(statement)
 
 
 def naming_of_host(context: MigrationContext) -> Naming:
@@ -181,10 +223,6 @@ def _given_by_host() -> tuple[Naming, bool]:
     environment = context.environment_context
     drop_data = environment is not None and environment.get_x_argument(as_dictionary=True).get("drop_data") == "yes"
     return naming_of_host(context), drop_data
-
-
-def _count(connection: Connection, names: Names, table: str) -> int:
-    return int(connection.exec_driver_sql(f"SELECT count(*) FROM {names[table]}").scalar_one())  # noqa: S608  a quoted name
 
 
 def _connection(context: MigrationContext) -> Connection:
@@ -227,7 +265,7 @@ def _options(naming: Naming) -> dict[str, Any]:
     return {"version_table": naming.version_table, "version_table_schema": naming.schema}
 
 
-def _under_lock(bind: Bind, naming: Naming, stores: Stores, work: Callable[[Connection], T]) -> T:
+def under_lock(bind: Bind, naming: Naming, stores: Stores, work: Callable[[Connection], T]) -> T:
     """Work with the write lock held, so that what is looked at stays as it is. All of it or nothing."""
     if not isinstance(bind, Engine):
         with engines.translated("the caller's database"):

@@ -9,22 +9,40 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from typing_extensions import override
 
 from qstore.capabilities import capabilities
 from qstore.clock import Clock
+from qstore.engines.holding import Held, Memory
 from qstore.errors import InvalidInput, shown
+from qstore.formats import Addition
 from qstore.naming import Names
 from qstore.statement import DriverStatement, Statement
 
-__all__ = ["ConnectionTransaction", "DriverTransaction", "Store", "Transaction", "parallel"]
+__all__ = [
+    "ConnectionTransaction",
+    "DriverTransaction",
+    "Memory",
+    "Row",
+    "Seen",
+    "Store",
+    "Transaction",
+    "parallel",
+    "seen_on",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Row = Sequence[Any]
+
+# A number that changes with each change of the schema.
+_SCHEMA_VERSION = Statement("PRAGMA schema_version")
+
+_SCHEMA = Statement("SELECT lower(name) FROM sqlite_master")
 
 _PARALLEL: dict[Callable[..., Any], Callable[..., Any]] = {}
 
@@ -53,6 +71,24 @@ class Store:
         if not isinstance(now, (int, float)) or not math.isfinite(now):
             raise InvalidInput("clock", f"expected it to return epoch seconds, found {shown(now)}")
         return now
+
+
+class Seen:
+    """What an engine's database was seen to have of a store's addition, and in which version of its schema."""
+
+    __slots__ = ("version", "whole")
+
+    def __init__(self) -> None:
+        self.version: object = None
+        self.whole = False
+
+
+_seen: WeakKeyDictionary[Engine, dict[Names, Seen]] = WeakKeyDictionary()
+
+
+def seen_on(engine: Engine, names: Names) -> Seen:
+    """What all transactions of an engine share of it."""
+    return _seen.setdefault(engine, {}).setdefault(names, Seen())
 
 
 class Transaction(ABC):
@@ -104,6 +140,33 @@ class Transaction(ABC):
         """Run an operation in this transaction: the one that its back end has for it."""
         return operation(self, *args, **kwargs)
 
+    def has(self, addition: Addition) -> bool:
+        """Whether the store has the whole of an addition, as this transaction sees the database.
+
+        Whoever upgrades or downgrades the store, or drops a trigger, does so between two transactions: so the version
+        of the schema is asked for in each, and the schema itself only when that has changed.
+        """
+        seen = self._seen()
+        [(version,)] = self.rows(_SCHEMA_VERSION)
+        if version != seen.version:
+            there = {name for (name,) in self.rows(_SCHEMA)}
+            names = self._store.names
+            seen.whole = {names.naming.name(names.store, part).lower() for part in addition.parts} <= there
+            seen.version = version
+        return seen.whole
+
+    @contextmanager
+    def unchanged(self) -> Iterator[Memory | None]:
+        """One view of the database, and what was remembered of this very view before.
+
+        None where nothing tells whether the database has changed since, or whether the transaction itself has.
+        """
+        yield None
+
+    @abstractmethod
+    def _seen(self) -> Seen:
+        """What the engine's other transactions have seen."""
+
     @abstractmethod
     def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
         """Run a statement; the driver's cursor, or SQLAlchemy's, which read alike."""
@@ -112,12 +175,41 @@ class Transaction(ABC):
 class DriverTransaction(Transaction):
     """Runs statements on the driver's connection: an engine that qstore opened, and nobody listens to."""
 
-    __slots__ = ("_compiled", "_connection")
+    __slots__ = ("_compiled", "_connection", "_held", "_shared")
 
-    def __init__(self, connection: Any, store: Store, compiled: Callable[[Statement], DriverStatement]) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        store: Store,
+        compiled: Callable[[Statement], DriverStatement],
+        shared: Seen,
+        held: Held | None = None,
+    ) -> None:
         self._store = store  # and no more calls than that: it is made for each operation
         self._connection = connection
         self._compiled = compiled
+        self._shared = shared
+        self._held = held
+
+    @override
+    @contextmanager
+    def unchanged(self) -> Iterator[Memory | None]:
+        """Where the connection is held, and in no transaction."""
+        if self._held is None:
+            yield None
+            return
+        self._connection.execute("BEGIN")
+        try:
+            # The first look at the file: the snapshot begins with it. data_version tells of all that other connections
+            # have committed, total_changes of all that this one has changed, be it undone since.
+            [version] = self._connection.execute("PRAGMA data_version").fetchone()
+            yield self._held.remembered((version, self._connection.total_changes, self._store.names))
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("COMMIT")
+
+    def _seen(self) -> Seen:
+        return self._shared
 
     def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
         sql, order = self._compiled(statement)
@@ -158,6 +250,13 @@ class ConnectionTransaction(Transaction):
             self._connection.exec_driver_sql("ROLLBACK")
             raise
         self._connection.exec_driver_sql("COMMIT")
+
+    @override
+    def has(self, addition: Addition) -> bool:
+        return self._connection.dialect.name == addition.dialect and super().has(addition)
+
+    def _seen(self) -> Seen:
+        return seen_on(self._connection.engine, self._store.names)
 
     def _execute(self, statement: Statement, binds: dict[str, Any]) -> Any:
         return self._connection.execute(statement.clause(self._store.names), binds)

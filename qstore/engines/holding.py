@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Hashable
 from typing import Any
 
 from sqlalchemy import QueuePool
 from sqlalchemy.pool import PoolProxiedConnection
 
-__all__ = ["MOST", "Held", "HoldingPool"]
+__all__ = ["MOST", "Held", "HoldingPool", "Memory"]
 
 MOST = 4
 """Connections that stay checked out while nobody uses them."""
 
+REMEMBERED = 16
+"""Things that a held connection remembers."""
+
+
+class Memory(OrderedDict[Hashable, Any]):
+    """A few things that were found out, the newest of them."""
+
+    def __setitem__(self, key: Hashable, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > REMEMBERED:
+            self.popitem(last=False)
+
 
 class Held:
-    """A connection that is kept checked out, and its driver's own."""
+    """A connection that is kept checked out, its driver's own, and what is remembered of one state of the database."""
 
-    __slots__ = ("_proxy", "driver")
+    __slots__ = ("_memory", "_proxy", "_state", "driver")
 
     def __init__(self, proxy: PoolProxiedConnection) -> None:
         self._proxy = proxy
         self.driver: Any = proxy.driver_connection
+        self._state: object = None
+        self._memory = Memory()
+
+    def remembered(self, state: object) -> Memory:
+        """What was remembered in a state; nothing if that is another one than before."""
+        if state != self._state:
+            self._memory.clear()
+            self._state = state
+        return self._memory
 
     def end(self) -> None:
         """Check the connection in, or close it where it is still in a transaction."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from qstore.errors import FormatError
+from qstore.formats.addition import Addition
+from qstore.formats.additions import ADDITIONS
 from qstore.formats.format import Format
 from qstore.naming import NATIVE, Naming
 
@@ -22,11 +24,17 @@ Query = Callable[[str], Sequence[Sequence[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a database holds of a store. `complete`: every table, index and the marker are there."""
+    """What a database holds of a store.
+
+    `complete`: every table, index and the marker of the format are there, and all that a revision which is noted adds.
+    `added`, `lacking`: which parts of the format's addition are there as they should be, and which are not.
+    """
 
     tables: frozenset[str]
     complete: bool
     revisions: frozenset[str]
+    added: frozenset[str] = frozenset()
+    lacking: frozenset[str] = frozenset()
 
     @property
     def present(self) -> bool:
@@ -116,6 +124,8 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
                 supported=fmt.marker,
                 target=target,
             )
+    addition = ADDITIONS.get(fmt.store)
+    ours |= {} if addition is None else {table: naming.name(fmt.store, table).lower() for table in addition.tables}
     views = {name for name, kind in kinds.items() if kind == "view"}
     others = (tables | views) - set(ours.values()) - {naming.version_table.lower()}
     if naming.native and others and marker is None and present <= {"meta"}:
@@ -126,12 +136,18 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
             supported=fmt.marker,
             target=target,
         )
+    revisions = _revisions(query, naming, tables)
+    added = frozenset() if addition is None else frozenset(_added(query, addition, naming))
+    lacking = frozenset() if addition is None else frozenset(addition.parts) - added
     return Found(
         tables=present,
         complete=len(present) == len(fmt.tables)
         and all(_indexed(query, naming.name(fmt.store, name), kinds, fmt, target) for name in layout.indexes)
-        and (marker is not None or not fmt.marked),
-        revisions=_revisions(query, naming, tables),
+        and (marker is not None or not fmt.marked)
+        and not (lacking and addition is not None and addition.revision in revisions),
+        revisions=revisions,
+        added=added,
+        lacking=lacking,
     )
 
 
@@ -152,6 +168,29 @@ def _revisions(query: Query, naming: Naming, tables: set[str]) -> frozenset[str]
             noted |= {str(revision) for (revision,) in query(f"SELECT version_num FROM {_quoted(table)}")}  # noqa: S608  as above
     hosts = {revision for revision in noted if revision.partition(".")[0] not in ("transport", "localkv", "localqueue")}
     return frozenset(noted - hosts)
+
+
+def _added(query: Query, addition: Addition, naming: Naming) -> Iterator[str]:
+    """The parts of an addition that are there: tables and indexes by what they are, triggers by their text."""
+    wanted = _layout_of_addition(addition)
+    created = {str(name).lower(): (kind, sql) for kind, name, sql in query("SELECT type, name, sql FROM sqlite_master")}
+    names = naming.of(addition.format.store)
+    for kind, parts in (("table", addition.tables), ("index", addition.indexes), ("trigger", addition.triggers)):
+        for part, text in parts.items():
+            name = naming.name(addition.format.store, part).lower()
+            found, sql = created.get(name, (None, ""))
+            if found != kind:
+                continue
+            if kind == "trigger":
+                [spelled] = addition.rendered(names, (text.replace(" IF NOT EXISTS", "", 1),))
+                if sql.split() == spelled.split():
+                    yield part
+            elif wanted[part] == (_table(query, name) if kind == "table" else _added_index(query, name, sql)):
+                yield part
+
+
+def _added_index(query: Query, name: str, sql: str) -> tuple[object, ...]:
+    return _index(query, name), " WHERE " in " ".join(sql.split()).upper()
 
 
 def _indexed(query: Query, name: str, kinds: dict[str, str], fmt: Format, target: str) -> bool:
@@ -208,6 +247,23 @@ def _quoted(name: str) -> str:
 
 def _without_comments(sql: str) -> str:
     return re.sub(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"", " ", sql, flags=re.DOTALL)
+
+
+@cache
+def _layout_of_addition(addition: Addition) -> dict[str, object]:
+    """An addition's tables and indexes, as SQLite describes them."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+
+        def query(statement: str) -> list[Any]:
+            return connection.execute(statement).fetchall()
+
+        names = NATIVE.of(addition.format.store)
+        for statement in (*addition.format.statements(names, addition.dialect), *addition.ddl(names)):
+            connection.execute(statement)
+        created = dict(query("SELECT name, sql FROM sqlite_master"))
+        return {table: _table(query, table) for table in addition.tables} | {
+            index: _added_index(query, index, created[index]) for index in addition.indexes
+        }
 
 
 @cache

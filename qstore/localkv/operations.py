@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from qstore.clock import LATEST_MILLISECONDS, milliseconds
 from qstore.localkv import statements
-from qstore.transaction import Transaction
+from qstore.transaction import Memory, Row, Transaction
 
 __all__ = [
     "Looked",
@@ -15,6 +16,7 @@ __all__ = [
     "exists",
     "first_after",
     "get",
+    "page",
     "purge_expired",
     "put",
     "put_if_absent",
@@ -82,22 +84,72 @@ def purge_expired(tx: Transaction) -> int:
 
 def scan(tx: Transaction, prefix: str, offset: int, limit: int) -> Items:
     """Live items whose keys start with the prefix, in the order of the keys, from the offset on."""
-    rows = tx.rows(
-        statements.SCAN,
-        prefix=prefix,
-        end=_end(prefix),
-        now=milliseconds(tx.now()),
-        offset=offset,
-        limit=limit,
-    )
-    return [(key, value) for key, value in rows]
+    return _items(_scan(tx, prefix, offset, limit, milliseconds(tx.now())))
 
 
 def scan_after(tx: Transaction, prefix: str, after: str, limit: int) -> Items:
     """Live items whose keys start with the prefix and come after a key, in the order of the keys."""
-    now = milliseconds(tx.now())
-    rows = tx.rows(statements.SCAN_AFTER, after=after, end=_end(prefix), now=now, limit=limit)
-    return [(key, value) for key, value in rows]
+    return _items(_scan_after(tx, prefix, after, limit, milliseconds(tx.now())))
+
+
+def page(tx: Transaction, prefix: str, offset: int, limit: int) -> Items:
+    """As `scan`, and remembers where the page ends: a next one that finds all unchanged begins there."""
+    with tx.unchanged() as memory:
+        now = milliseconds(tx.now())
+        if memory is None:
+            return _items(_scan(tx, prefix, offset, limit, now))
+        return _items(_page(tx, memory, prefix, offset, limit, now))
+
+
+def _page(tx: Transaction, memory: Memory, prefix: str, offset: int, limit: int, now: int) -> Sequence[Row]:
+    """A page, by the key at which the one before ended.
+
+    An entry (prefix, offset) -> (after, since, until) says: at every moment since <= now < until, exactly `offset` live
+    keys of the prefix are <= after. It holds for as long as nothing is changed, and so long the memory keeps it; what
+    was expired by `since` still is, and `until` is when the first of the keys that were counted expires.
+    """
+    until = math.inf
+    if not offset:
+        rows = _scan(tx, prefix, 0, limit, now)
+    else:
+        after, since, until = memory.get((prefix, offset), ("", math.inf, math.inf))
+        if not since <= now < until:
+            found = tx.row(
+                statements.SKIP, prefix=prefix, end=_end(prefix), now=now, offset=min(offset, LATEST_MILLISECONDS)
+            )
+            count, after, expires_at = found or (0, "", None)
+            if count < offset:
+                return ()
+            until = _moment(expires_at)
+        rows = _scan_after(tx, prefix, after, limit, now)
+    if len(rows) == limit > 1:  # there is a next page, and it begins with the last of these
+        until = min(until, *(_moment(row[2]) for row in rows[:-1]))
+        memory[prefix, offset + limit - 1] = rows[-2][0], now, until
+    return rows
+
+
+def _scan(tx: Transaction, prefix: str, offset: int, limit: int, now: int) -> Sequence[Row]:
+    return tx.rows(
+        statements.SCAN,
+        prefix=prefix,
+        end=_end(prefix),
+        now=now,
+        offset=min(offset, LATEST_MILLISECONDS),
+        limit=limit,
+    )
+
+
+def _scan_after(tx: Transaction, prefix: str, after: str, limit: int, now: int) -> Sequence[Row]:
+    return tx.rows(statements.SCAN_AFTER, after=after, end=_end(prefix), now=now, limit=limit)
+
+
+def _items(rows: Sequence[Row]) -> Items:
+    return [(key, value) for key, value, _ in rows]
+
+
+def _moment(expires_at: object) -> float:
+    """When a key expires. What others wrote in place of a number is later than any number."""
+    return expires_at if isinstance(expires_at, (int, float)) else math.inf
 
 
 def _expired(tx: Transaction, expires_at: int | None) -> bool:

@@ -139,6 +139,7 @@ def purge_expired(tx: Transaction) -> int:
     return tx.change(PURGE_EXPIRED, now=tx.given_now())
 
 
+@parallel(operations.page)
 @parallel(operations.scan)
 def scan(tx: Transaction, prefix: str, offset: int, limit: int) -> Items:
     """Live items whose keys start with the prefix, in the order of the keys, from the offset on."""

@@ -133,7 +133,7 @@ class LocalKvRepository(Repository):
         if limit is None:
             return ScanPage(self._binding.read(operations.scan, prefix, offset, EVERYTHING), None)
         limit = integer("limit", limit, at_least=1)
-        items = self._binding.read(operations.scan, prefix, offset, min(limit, EVERYTHING - 1) + 1)
+        items = self._binding.read(operations.page, prefix, offset, min(limit, EVERYTHING - 1) + 1)
         return ScanPage(items[:limit], str(offset + limit) if len(items) > limit else None)
 
     def iter_prefix(self, prefix: str) -> Iterator[tuple[str, bytes]]:

@@ -26,13 +26,21 @@ PURGE_EXPIRED = Statement("DELETE FROM {kv} WHERE expires_at IS NOT NULL AND exp
 # A range ends before the first key that no longer starts with the prefix. Where there is no such key (the empty prefix,
 # or nothing but U+10FFFF) `:end` is an empty BLOB: SQLite sorts every text before every BLOB.
 SCAN = Statement("""
-    SELECT key, CAST(value AS BLOB) FROM {kv}
+    SELECT key, CAST(value AS BLOB), expires_at FROM {kv}
     WHERE key >= :prefix AND key < :end AND (expires_at IS NULL OR expires_at > :now)
     ORDER BY key LIMIT :limit OFFSET :offset
 """)
 
+# Of the keys before an offset: how many there are, the last one, and when the first of them expires.
+SKIP = Statement("""
+    SELECT count(*), max(key), min(expires_at) FROM (
+      SELECT key, expires_at FROM {kv}
+      WHERE key >= :prefix AND key < :end AND (expires_at IS NULL OR expires_at > :now)
+      ORDER BY key LIMIT :offset)
+""")
+
 SCAN_AFTER = Statement("""
-    SELECT key, CAST(value AS BLOB) FROM {kv}
+    SELECT key, CAST(value AS BLOB), expires_at FROM {kv}
     WHERE key > :after AND key < :end AND (expires_at IS NULL OR expires_at > :now)
     ORDER BY key LIMIT :limit
 """)

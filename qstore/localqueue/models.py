@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Index, Integer, Text, text
+from sqlalchemy import BLOB, BigInteger, Column, Index, Integer, Table, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine
 
-__all__ = ["QueueBase", "QueueMessage", "QueueMeta"]
+__all__ = ["REDELIVERIES", "REDELIVERY_MARK", "QueueBase", "QueueMessage", "QueueMeta"]
 
 BIG = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -33,6 +33,8 @@ class QueueMessage(QueueBase):
     __tablename__ = "messages"
     __table_args__ = (
         Index("idx_messages_visible", "visible_at", "enqueued_at", "id").ddl_if(dialect="sqlite"),
+        Index("idx_messages_fresh", "enqueued_at", "id", sqlite_where=text("visible_at = enqueued_at")),
+        Index("idx_messages_again", "visible_at", "enqueued_at", sqlite_where=text("visible_at <> enqueued_at")),
         {"sqlite_autoincrement": True},
     )
 
@@ -50,3 +52,21 @@ class QueueMessage(QueueBase):
     """Deliveries so far."""
     receipt_handle: Mapped[str | None] = mapped_column(Text)
     """UUID of the current delivery; NULL before the first."""
+
+
+REDELIVERIES = Table(
+    "redeliveries",
+    QueueBase.metadata,
+    Column("id", Integer, primary_key=True, nullable=True),
+    Column("enqueued_at", BLOB),
+    Index("idx_redeliveries", "enqueued_at", "id"),
+)
+"""What localqueue.v1.1 adds, for the receive alone: triggers write it."""
+
+REDELIVERY_MARK = Table(
+    "redelivery_mark",
+    QueueBase.metadata,
+    Column("id", Integer, primary_key=True, nullable=True),
+    Column("visible_at", BLOB),
+)
+"""One row: as far as `redeliveries` goes."""

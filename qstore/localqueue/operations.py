@@ -7,8 +7,9 @@ from uuid import uuid4
 
 from qstore.clock import milliseconds
 from qstore.errors import StaleReceipt
+from qstore.formats import LOCALQUEUE_V1_1
 from qstore.localqueue import statements
-from qstore.transaction import Transaction
+from qstore.transaction import Row, Transaction
 
 __all__ = ["Delivered", "Receipt", "ack", "nack", "purge", "receive", "send", "send_many", "stale"]
 
@@ -34,7 +35,7 @@ def receive(tx: Transaction, max_messages: int, visibility_timeout: int) -> list
     """Deliver the first due messages, each under a fresh receipt."""
     now = milliseconds(tx.now())
     delivered: list[Delivered] = []
-    for (id,) in tx.rows(statements.DUE, now=now, max_messages=max_messages):
+    for (id,) in (_due if tx.has(LOCALQUEUE_V1_1) else _due_of_all)(tx, now, max_messages):
         receipt = str(uuid4())
         [row] = tx.rows(statements.RECEIVE, visible_at=now + visibility_timeout, receipt=receipt, id=id)
         payload_type, payload_data, attempt = row
@@ -59,6 +60,27 @@ def nack(tx: Transaction, receipt: Receipt) -> None:
 def purge(tx: Transaction) -> int:
     """Remove every message. Returns how many there were."""
     return tx.change(statements.PURGE)
+
+
+def _due_of_all(tx: Transaction, now: int, max_messages: int) -> Sequence[Row]:
+    """The ids of the first due messages, of all that are due."""
+    return tx.rows(statements.DUE, now=now, max_messages=max_messages)
+
+
+def _due(tx: Transaction, now: int, max_messages: int) -> Sequence[Row]:
+    """The same, in order from the start. Only where that finds none may the mark have to be moved."""
+    ids = tx.rows(statements.DUE_FLAT, now=now, max_messages=max_messages)
+    if not ids and _move_mark(tx, now):
+        ids = tx.rows(statements.DUE_FLAT, now=now, max_messages=max_messages)
+    return ids
+
+
+def _move_mark(tx: Transaction, now: int) -> bool:
+    """Move the mark of redeliveries to now, if it is ahead or if more is due again than it covers."""
+    [(back, on)] = tx.rows(statements.UNMARKED, now=now)
+    for statement in (*(statements.MARK_BACK if back else ()), *(statements.MARK_ON if on else ())):
+        tx.change(statement, now=now)
+    return bool(back or on)
 
 
 def _insert(tx: Transaction, payload_type: str, payload_data: str, now: int) -> int:

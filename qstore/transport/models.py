@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import REAL, BigInteger, Double, Integer, Text, text
+from sqlalchemy import BLOB, REAL, BigInteger, Column, Double, Index, Integer, Table, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
-__all__ = ["TransportBase", "TransportGroup", "TransportMessage"]
+__all__ = ["TURNS", "TransportBase", "TransportGroup", "TransportMessage"]
 
 
 class Int(UserDefinedType[int]):
@@ -37,7 +37,7 @@ class TransportMessage(TransportBase):
     """A published message. It is free, leased or parked."""
 
     __tablename__ = "messages"
-    __table_args__ = ({"sqlite_autoincrement": True},)
+    __table_args__ = (Index("idx_messages_group", "group_id"), {"sqlite_autoincrement": True})
 
     seq: Mapped[int] = mapped_column(BIG, primary_key=True, nullable=True)
     """The order of publishing: FIFO within a group. Never reused."""
@@ -61,3 +61,18 @@ class TransportGroup(TransportBase):
     """Epoch seconds of the last claim; 0 = never. The lowest is served first."""
     priority: Mapped[int] = mapped_column(SMALL, server_default=text("0"))
     """0 to 4, set by the publish that creates the group."""
+
+
+TURNS = Table(
+    "turns",
+    TransportBase.metadata,
+    Column("id", Integer, primary_key=True, nullable=True),
+    Column("group_id", Text, unique=True),
+    Column("head", Integer),
+    Column("slot", Integer),
+    Column("at", BLOB),
+    Column("until", BLOB),
+    Column("held", Integer),
+    Index("idx_turns", "slot", "at", "head"),
+)
+"""What transport.v1.1 adds, for the claim alone: triggers write it."""

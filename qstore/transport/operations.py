@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qstore.errors import StaleLease
-from qstore.transaction import Transaction
+from qstore.formats import TRANSPORT_V1_1
+from qstore.transaction import Row, Transaction
 from qstore.transport import statements
 
 __all__ = ["PARKED", "Claimed", "Fence", "ack", "claim", "extend", "gone", "nack", "publish", "publish_many", "stale"]
@@ -35,14 +36,14 @@ def publish_many(tx: Transaction, messages: Sequence[tuple[str, str, int]]) -> l
 def claim(tx: Transaction, worker_id: str, visibility: float, min_priority: int) -> Claimed | None:
     """Lease the first free message of the group that has waited longest, among groups with nothing in flight."""
     now = tx.now()
-    tx.change(statements.SETTLE_STAMPS, now=now)
-    row = tx.row(statements.CLAIM, now=now, min_priority=min_priority)
+    row = (_next_turn if tx.has(TRANSPORT_V1_1) else _next_of_all)(tx, now, min_priority)
     if row is None:
         return None
     seq, group_id, event = row
     lock_expiry = now + visibility
-    tx.change(statements.CLAIM_STAMP, now=now, group_id=group_id)
+    # The lease first: its group waits from then on, and the stamp is not entered among those whose turn may come.
     tx.change(statements.CLAIM_LEASE, worker_id=worker_id, lock_expiry=lock_expiry, seq=seq)
+    tx.change(statements.CLAIM_STAMP, now=now, group_id=group_id)
     return seq, group_id, event, lock_expiry
 
 
@@ -69,6 +70,31 @@ def extend(tx: Transaction, fence: Fence, visibility: float) -> float:
         _refuse_if_there(tx, fence, "extend")
         raise gone(fence, "extend")
     return lock_expiry
+
+
+def _next_of_all(tx: Transaction, now: float, min_priority: int) -> Row | None:
+    """What to claim, by a look at all messages."""
+    tx.change(statements.SETTLE_STAMPS, now=now)
+    return tx.row(statements.CLAIM, now=now, min_priority=min_priority)
+
+
+def _next_turn(tx: Transaction, now: float, min_priority: int) -> Row | None:
+    """What to claim, by a look at whose turn it is. Only where that finds none may there be something to settle."""
+    row = tx.row(statements.CLAIM_FLAT, now=now, min_priority=min_priority)
+    if row is None and _settle(tx, now):
+        row = tx.row(statements.CLAIM_FLAT, now=now, min_priority=min_priority)
+    return row
+
+
+def _settle(tx: Transaction, now: float) -> bool:
+    """Bring the turns up to now: once for each lock that lapsed and each clock that went back."""
+    [(clock, lapsed)] = tx.rows(statements.UNSETTLED, now=now)
+    for statement in (
+        *(statements.SETTLE_CLOCK if clock else ()),
+        *(statements.SETTLE_LAPSED if clock or lapsed else ()),
+    ):
+        tx.change(statement, now=now)
+    return bool(clock or lapsed)
 
 
 def _relock(tx: Transaction, fence: Fence, new_locked_by: str | None, new_lock_expiry: float | None) -> int:

@@ -1,5 +1,6 @@
 """The transport's statements. `messages` and `groups` are the seed's tables; all times are epoch seconds."""
 
+from qstore.formats.transport_v1_1 import derived, first_deliverable, slot
 from qstore.statement import Statement
 
 PUBLISH = Statement("INSERT INTO {messages} (group_id, event) VALUES (:group_id, :event)")
@@ -23,6 +24,54 @@ CLAIM = Statement("""
         AND g.priority >= :min_priority
       ORDER BY g.last_claimed_at ASC, m.seq ASC LIMIT 1
 """)
+
+# The same row from `turns`, where the store has it (transport.v1.1), and none as long as something is to be settled
+# first. Each arm is in the order of idx_turns, and they are merged until the first row: no temporary b-tree. INDEXED
+# BY, so that the statistics of an ANALYZE change nothing.
+_ARMS = "\n        UNION ALL ".join(
+    "SELECT at, head FROM {turns} INDEXED BY {idx_turns}"
+    f" WHERE slot = {priority} AND :min_priority <= {priority} AND until < :now"
+    for priority in range(5)
+)
+CLAIM_FLAT = Statement(f"""
+    SELECT seq, group_id, CAST(event AS BLOB) FROM {{messages}}
+      WHERE seq = (SELECT head FROM (
+        {_ARMS}
+        ORDER BY at, head LIMIT 1))
+      AND NOT EXISTS (SELECT 1 FROM {{turns}} WHERE id = 0 AND until > :now)
+      AND NOT EXISTS (SELECT 1 FROM {{turns}} INDEXED BY {{idx_turns}} WHERE slot = -1 AND at < :now)
+""")
+
+# Is there a stamp that lies in the future; has a lock lapsed, or a row to be derived again?
+UNSETTLED = Statement("""
+    SELECT EXISTS (SELECT 1 FROM {turns} WHERE id = 0 AND until > :now),
+           EXISTS (SELECT 1 FROM {turns} INDEXED BY {idx_turns} WHERE slot = -1 AND at < :now)
+""")
+
+# What SETTLE_STAMPS is, and a look at the locks of those whose turn might come by an earlier clock than the last one.
+SETTLE_CLOCK = (
+    SETTLE_STAMPS,
+    Statement("UPDATE {turns} INDEXED BY {idx_turns} SET slot = -1, at = until WHERE slot >= 0 AND until >= :now"),
+    Statement("UPDATE {turns} SET until = :now WHERE id = 0"),
+)
+
+SETTLE_LAPSED = (
+    Statement(f"""
+        DELETE FROM {{turns}} INDEXED BY {{idx_turns}} WHERE slot = -1 AND at = -9e999
+          AND ({first_deliverable("{turns}.group_id")} IS NULL
+            OR NOT EXISTS (SELECT 1 FROM {{groups}} WHERE group_id = {{turns}}.group_id))
+    """),
+    Statement(f"""
+        UPDATE {{turns}} INDEXED BY {{idx_turns}} SET (head, slot, at, until, held) = ({derived("{turns}.group_id")})
+          WHERE slot = -1 AND at = -9e999
+    """),
+    Statement(f"""
+        UPDATE {{turns}} INDEXED BY {{idx_turns}} SET (slot, at) = (
+            SELECT {slot("priority")}, last_claimed_at FROM {{groups}} WHERE group_id = {{turns}}.group_id)
+          WHERE slot = -1 AND at < :now
+    """),
+    Statement("UPDATE {turns} SET until = :now WHERE id = 0 AND until < :now"),
+)
 
 CLAIM_STAMP = Statement("UPDATE {groups} SET last_claimed_at = :now WHERE group_id = :group_id")
 

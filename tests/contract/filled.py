@@ -75,7 +75,7 @@ READS: dict[str, Operation] = {
 MIDDLES: dict[str, str] = {
     "publish": "BEFORE INSERT ON {groups} WHEN NEW.group_id = 'new'",
     "publish_many": "BEFORE INSERT ON {messages} WHEN NEW.group_id = 'new'",
-    "claim": "BEFORE UPDATE ON {messages}",
+    "claim": "BEFORE UPDATE ON {groups}",
     "ack a lease": "BEFORE DELETE ON {groups}",
     "put_many": "BEFORE INSERT ON {kv} WHEN NEW.key = 'b'",
     "send_many": "BEFORE INSERT ON {messages} WHEN NEW.payload_data = 'm'",

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from qstore import Event, LocalKvRepository, LocalQueueRepository, StoreFull, TransportRepository
 from tests.integration.situations import ENGINES, disposed, new_store, on_each_connection, output_of, plain
 
-MORE_PAGES = 6
+MORE_PAGES = 24
 LARGE = "x" * 3000
 
 
@@ -60,12 +60,18 @@ def test_the_trap_is_real_a_full_database_is_an_error_like_any_other(tmp_path: P
 def test_a_full_transport_says_so_keeps_what_it_has_and_goes_on_after_an_ack(
     limited: Callable[[Path], Engine], tmp_path: Path
 ) -> None:
-    """H40. Each message in a group of its own: neither of the two rows of the refused one is there."""
+    """H40. Each message in a group of its own: neither of the two rows of the refused one is there.
+
+    A lease makes a row longer, and a page of 1,024 bytes may have no room for that: it is an ack that makes room first.
+    """
     path = new_store(tmp_path, "transport")
     with disposed(limited(path)) as engine, plain(path) as look:
         transport = TransportRepository(engine)
         numbers = iter(range(100))
-        done = _until_full(lambda: transport.publish(f"g{next(numbers)}", Event(kind="k", data={"x": LARGE})))
+        transport.publish("held", Event(kind="k", data={"x": LARGE}))
+        held = transport.claim("w", 60)
+        assert held is not None
+        done = 1 + _until_full(lambda: transport.publish(f"g{next(numbers)}", Event(kind="k", data={"x": LARGE})))
         assert done >= 3
         for table in ("messages", "groups"):
             assert look.execute(f"SELECT count(*) FROM {table}").fetchall() == [(done,)]
@@ -73,6 +79,7 @@ def test_a_full_transport_says_so_keeps_what_it_has_and_goes_on_after_an_ack(
             transport.publish_many([(f"many{number}", Event(kind="k", data={"x": LARGE})) for number in range(3)])
         assert look.execute("SELECT count(*) FROM messages").fetchall() == [(done,)]
         assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        transport.ack(held)
         for _ in range(2):
             lease = transport.claim("w", 60)
             assert lease is not None
@@ -89,18 +96,20 @@ def test_a_full_queue_says_so_keeps_what_it_has_and_goes_on_after_an_ack(
     path = new_store(tmp_path, "localqueue")
     with disposed(limited(path)) as engine:
         queue = LocalQueueRepository(engine)
+        queue.send(LARGE)
+        [held] = queue.receive()
         done = _until_full(lambda: queue.send(LARGE))
         assert done >= 3
         with pytest.raises(StoreFull, match="localqueue"):
             queue.send_many(["small", LARGE, LARGE, LARGE])
-        received = queue.receive(100)
-        assert [message.payload for message in received] == [LARGE] * done
-        assert [message.attempt for message in received] == [1] * done
+        queue.ack(held.receipt_handle)
+        received = queue.receive(2)
+        assert [message.payload for message in received] == [LARGE] * 2
+        assert [message.attempt for message in received] == [1] * 2
         queue.nack(received[0].receipt_handle)
         queue.ack(received[1].receipt_handle)
-        queue.ack(received[2].receipt_handle)
         queue.send(LARGE)
-        assert queue.purge() == done - 1
+        assert queue.purge() == done
 
 
 def test_a_full_key_value_store_says_so_keeps_what_it_has_and_goes_on_after_a_delete(

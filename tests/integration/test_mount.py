@@ -52,12 +52,23 @@ def _layout(engine: Engine, version_table: str) -> dict[str, object]:
 def test_tables_and_indexes_carry_the_prefix_and_the_store(prefix: str) -> None:
     metadata = MetaData()
     stores = mount(metadata, prefix=prefix)
-    assert set(metadata.tables) == {prefix + name for name in TABLES.values()}
+    beside = {"transport_turns", "localqueue_redeliveries", "localqueue_redelivery_mark"}
+    assert set(metadata.tables) == {prefix + name for name in beside.union(TABLES.values())}
     assert {name: getattr(stores, name).__table__.name for name in TABLES} == {
         name: prefix + table for name, table in TABLES.items()
     }
     indexes = {index.name for table in metadata.tables.values() for index in table.indexes}
-    assert indexes == {f"{prefix}localqueue_idx_messages_visible"}
+    assert indexes == {
+        f"{prefix}{name}"
+        for name in (
+            "transport_idx_messages_group",
+            "transport_idx_turns",
+            "localqueue_idx_messages_visible",
+            "localqueue_idx_messages_fresh",
+            "localqueue_idx_messages_again",
+            "localqueue_idx_redeliveries",
+        )
+    }
     assert stores.naming.version_table == f"{prefix}alembic_version"
 
 
@@ -78,7 +89,7 @@ def test_create_all_and_upgrade_make_the_same_tables(prefix: str, tmp_path: Path
         metadata.create_all(moved)
         for engine in (created, moved):
             assert migrate.check(engine, naming=naming) == ()
-            assert migrate.current(engine, naming=naming) == ("localkv.v1", "localqueue.v1", "transport.v1")
+            assert migrate.current(engine, naming=naming) == ("localkv.v1", "localqueue.v1.1", "transport.v1.1")
 
 
 def test_tables_of_create_all_have_their_markers_and_work_without_a_migration(tmp_path: Path) -> None:
@@ -153,7 +164,8 @@ def test_two_prefixes_live_in_one_database(tmp_path: Path) -> None:
 def test_a_subset_of_stores_brings_only_its_tables(given: Any, tmp_path: Path) -> None:
     metadata = MetaData()
     stores = mount(metadata, stores=given)
-    assert set(metadata.tables) == {"qstore_localqueue_meta", "qstore_localqueue_messages"}
+    tables = ("meta", "messages", "redeliveries", "redelivery_mark")
+    assert set(metadata.tables) == {f"qstore_localqueue_{table}" for table in tables}
     assert not hasattr(stores, "KvEntry")
     with disposed(host_engine(tmp_path / "host.sqlite")) as engine:
         metadata.create_all(engine)
@@ -263,9 +275,9 @@ def test_a_metadatas_naming_convention_changes_no_name(tmp_path: Path) -> None:
     metadata = MetaData(naming_convention=conventions)
     orders = Table("orders", metadata, Column("id", Integer, primary_key=True), Column("name", String, index=True))
     stores = mount(metadata)
-    assert [index.name for index in stores.QueueMessage.__table__.indexes] == [  # type: ignore[attr-defined]
-        "qstore_localqueue_idx_messages_visible"
-    ]
+    assert {index.name for index in stores.QueueMessage.__table__.indexes} == {  # type: ignore[attr-defined]
+        f"qstore_localqueue_idx_messages_{name}" for name in ("visible", "fresh", "again")
+    }
     with disposed(host_engine(tmp_path / "host.sqlite")) as engine:
         metadata.create_all(engine)
         migrate.upgrade(engine, naming=stores.naming)

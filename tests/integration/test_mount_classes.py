@@ -174,7 +174,9 @@ def test_a_mounted_class_has_the_native_ones_columns_and_leaves_that_alone(store
     assert mounted.columns.keys() == native.columns.keys()
     assert mounted.local_table.metadata is not native.local_table.metadata
     assert native.local_table.name in {"messages", "groups", "meta", "kv"}
-    assert {index.name for index in native.local_table.indexes} <= {"idx_messages_visible"}
+    assert {index.name for index in native.local_table.indexes} <= {
+        f"idx_messages_{name}" for name in ("visible", "fresh", "again", "group")
+    }
     for column in native.columns:
         copied = mounted.columns[column.key]
         assert (copied.nullable, copied.primary_key, str(copied.type)) == (

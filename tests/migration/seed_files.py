@@ -17,8 +17,10 @@ from typing import Any
 from tests.backends import STORES
 
 __all__ = [
+    "ADDED",
     "FILLING",
     "MARKERS",
+    "NEWEST",
     "NOW",
     "STORES",
     "TABLES",
@@ -27,6 +29,7 @@ __all__ = [
     "crash_in_commit",
     "create_statements",
     "make",
+    "make_newest",
     "rows",
     "run",
     "statements",
@@ -36,7 +39,13 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 MARKERS = {"transport": "transport.v1", "localkv": "localkv.v1", "localqueue": "localqueue.v1"}
 
+NEWEST = {"transport": "transport.v1.1", "localkv": "localkv.v1", "localqueue": "localqueue.v1.1"}
+"""The newest revision of each store. The marker stays."""
+
 TABLES = {"transport": ("messages", "groups"), "localkv": ("meta", "kv"), "localqueue": ("meta", "messages")}
+
+ADDED = {"transport": ("turns",), "localkv": (), "localqueue": ("redeliveries", "redelivery_mark")}
+"""The tables that its newest revision adds."""
 
 NOW = 1_700_000_000
 
@@ -146,6 +155,15 @@ def make(path: Path, store: str, *, journal_mode: str = "delete", filled: bool =
             connection.execute(statement)
         for statement, values in FILLING[store] if filled else ():
             connection.execute(statement, values)
+    return path
+
+
+def make_newest(path: Path, store: str) -> Path:
+    """A file as the newest revision makes it: the seed's, and what `tests/golden` says was added."""
+    make(path, store)
+    if ADDED[store]:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript((GOLDEN / f"{store}_v1_1.sql").read_text(encoding="utf-8"))
     return path
 
 

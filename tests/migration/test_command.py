@@ -11,8 +11,8 @@ from qstore import migrate
 from tests.backends import MOUNTED
 from tests.migration.alembic_command import ROOT, alembic, refusal
 from tests.migration.file_state import dump, opened, schema, table_names, unchanged
-from tests.migration.seed_files import MARKERS, STORES, make, run
-from tests.migration.ways_in import host_engine, open_store
+from tests.migration.seed_files import ADDED, NEWEST, STORES, make, make_newest, run
+from tests.migration.ways_in import host_engine, open_store, qstore_engine
 
 
 def succeed(*arguments: str, cwd: Path) -> str:
@@ -23,11 +23,12 @@ def succeed(*arguments: str, cwd: Path) -> str:
 
 
 def all_stores(directory: Path, *, filled: bool = False) -> Path:
-    """The three files of a data directory, made and noted."""
+    """The three files of a data directory, made by the seeds and upgraded."""
     directory.mkdir()
     for store in STORES:
         make(directory / f"{store}.sqlite", store, filled=filled)
-        open_store(directory / f"{store}.sqlite", store).close()
+        with qstore_engine(directory / f"{store}.sqlite") as engine:
+            migrate.upgrade(engine)
     return directory
 
 
@@ -38,7 +39,7 @@ def test_upgrade_makes_all_three_files_of_a_relative_directory_below_the_working
     )
     for store in STORES:
         path = tmp_path / "deep" / "data" / f"{store}.sqlite"
-        assert schema(path) == schema(make(tmp_path / f"seed of {store}", store))
+        assert schema(path) == schema(make_newest(tmp_path / f"newest of {store}", store))
         open_store(path, store, create=False).close()
 
 
@@ -52,7 +53,7 @@ def test_upgrade_again_changes_not_a_byte(tmp_path: Path) -> None:
 def test_upgrade_of_one_url_makes_that_store_alone(tmp_path: Path, store: str) -> None:
     succeed("-x", f"url=sqlite:///{store}.sqlite", "upgrade", "heads", cwd=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [f"{store}.sqlite"]
-    assert schema(tmp_path / f"{store}.sqlite") == schema(make(tmp_path / "seed", store))
+    assert schema(tmp_path / f"{store}.sqlite") == schema(make_newest(tmp_path / "newest", store))
 
 
 def test_upgrade_of_a_branch_makes_that_store_in_a_file_of_any_name(tmp_path: Path) -> None:
@@ -77,6 +78,7 @@ def test_upgrade_with_a_prefix_mounts_all_stores(tmp_path: Path) -> None:
         "app_localkv_kv",
         "app_localqueue_meta",
         "app_localqueue_messages",
+        *(f"app_{store}_{table}" for store, tables in ADDED.items() for table in tables),
     }
 
 
@@ -90,14 +92,14 @@ def test_current_names_the_revision_of_every_file(tmp_path: Path) -> None:
     all_stores(tmp_path / "data")
     with unchanged(tmp_path):
         said = succeed("-x", "data_dir=data", "current", cwd=tmp_path)
-    for marker in MARKERS.values():
-        assert f"{marker} (head)" in said
+    for revision in NEWEST.values():
+        assert f"{revision} (head)" in said
 
 
 def test_history_and_heads_need_no_database(tmp_path: Path) -> None:
     said = succeed("history", cwd=tmp_path) + succeed("heads", cwd=tmp_path)
-    for store, marker in MARKERS.items():
-        assert said.count(f"{marker} ({store}) (head)") >= 1, said
+    for store, revision in NEWEST.items():
+        assert said.count(f"{revision} ({store}) (head)") >= 1, said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,7 +190,7 @@ def test_the_printed_sql_makes_the_store(tmp_path: Path, store: str) -> None:
     assert list(tmp_path.iterdir()) == []
     with opened(tmp_path / f"{store}.sqlite") as connection:
         connection.executescript(script)
-    assert schema(tmp_path / f"{store}.sqlite") == schema(make(tmp_path / "seed", store))
+    assert schema(tmp_path / f"{store}.sqlite") == schema(make_newest(tmp_path / "newest", store))
     succeed("-x", f"url=sqlite:///{store}.sqlite", "check", cwd=tmp_path)
 
 

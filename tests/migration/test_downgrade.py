@@ -10,7 +10,7 @@ from sqlalchemy import text
 from qstore import FormatError, InvalidInput, migrate
 from tests.backends import MOUNTED
 from tests.migration.file_state import dump, opened, schema, table_names, unchanged
-from tests.migration.seed_files import STORES, make, rows, run
+from tests.migration.seed_files import STORES, make, make_newest, rows, run
 from tests.migration.ways_in import host_engine, open_store, qstore_engine
 
 REMAINING = {"qstore_alembic_version"}
@@ -71,7 +71,7 @@ def test_a_downgrade_of_one_mounted_store_leaves_the_others(tmp_path: Path) -> N
     with host_engine(path) as engine:
         migrate.upgrade(engine, naming=MOUNTED)
         migrate.downgrade(engine, naming=MOUNTED, stores=["localkv"])
-        assert migrate.current(engine, naming=MOUNTED) == ("localqueue.v1", "transport.v1")
+        assert migrate.current(engine, naming=MOUNTED) == ("localqueue.v1.1", "transport.v1.1")
         assert migrate.check(engine, naming=MOUNTED, stores=["localqueue", "transport"]) == ()
     assert [name for name in table_names(path) if "localkv" in name] == []
 
@@ -158,6 +158,6 @@ def test_downgraded_ids_start_again_only_with_the_tables(tmp_path: Path) -> None
         migrate.upgrade(engine)
         migrate.downgrade(engine, drop_data=True)
         migrate.upgrade(engine, stores=["localqueue"])
-    assert schema(path) == schema(make(tmp_path / "seed", "localqueue"))
+    assert schema(path) == schema(make_newest(tmp_path / "whole", "localqueue"))
     with open_store(path, "localqueue") as queue:
         assert queue.send("m") == 1

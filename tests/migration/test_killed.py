@@ -15,7 +15,7 @@ from sqlalchemy import Engine, event
 from qstore import migrate
 from tests.backends import MOUNTED
 from tests.migration.file_state import dump, schema, table_names
-from tests.migration.seed_files import STORES, make, rows, run, statements
+from tests.migration.seed_files import STORES, make, make_newest, rows, run, statements
 from tests.migration.ways_in import host_engine, open_store, qstore_engine
 
 Deed = Callable[[Path, str], None]
@@ -87,7 +87,7 @@ def _die_at_every_statement(deed: Deed, path: str, store: str, at: str, answer: 
 def test_a_native_store_is_there_whole_or_not_at_all_whenever_its_maker_dies(
     tmp_path: Path, store: str, deed: Deed, at: str
 ) -> None:
-    whole = schema(make(tmp_path / "seed", store))
+    whole = schema(make_newest(tmp_path / "whole", store))
     count = dying_at_every_statement(deed, tmp_path / "f", store, at)
     assert count > len(whole)
     for number in range(1, count + 1):

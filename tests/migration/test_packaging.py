@@ -14,7 +14,7 @@ import pytest
 
 from tests.migration.alembic_command import ROOT
 from tests.migration.file_state import schema, table_names
-from tests.migration.seed_files import MARKERS, STORES, make
+from tests.migration.seed_files import NEWEST, STORES, make_newest
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -86,7 +86,7 @@ def test_the_sdist_has_what_the_wheel_is_made_of(built: Path) -> None:
 def test_an_installed_qstore_has_as_many_revisions_as_the_source_tree(installed: Path, tmp_path: Path) -> None:
     script = "from qstore import revisions; print(*revisions.script_directory().get_heads())"
     said = run(installed, "-c", script, cwd=tmp_path)
-    assert sorted(said.split()) == sorted(MARKERS.values())
+    assert sorted(said.split()) == sorted(NEWEST.values())
     script = "from qstore import revisions as r; print(len(list(r.script_directory().walk_revisions())), r.location())"
     count, location = run(installed, "-c", script, cwd=tmp_path).split()
     assert int(count) == len(list((ROOT / "migrations" / "versions").glob("*.py")))
@@ -112,8 +112,8 @@ repositories["{store}"].open("sqlite:///opened.sqlite").close()
 repositories["{store}"].open("sqlite:///upgraded/{store}.sqlite", create=False).close()
 """
     (tmp_path / "upgraded").mkdir()
-    assert run(installed, "-W", "error", "-c", script, cwd=tmp_path).split() == [MARKERS[store]]
-    expected = schema(make(tmp_path / "seed", store))
+    assert run(installed, "-W", "error", "-c", script, cwd=tmp_path).split() == [NEWEST[store]]
+    expected = schema(make_newest(tmp_path / "whole", store))
     assert schema(tmp_path / "upgraded" / f"{store}.sqlite") == expected
     assert schema(tmp_path / "opened.sqlite") == expected
 

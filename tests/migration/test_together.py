@@ -14,7 +14,7 @@ from qstore import NATIVE, migrate
 from tests.backends import MOUNTED
 from tests.migration.crowd import Crowd, crowd_of
 from tests.migration.file_state import opened, schema
-from tests.migration.seed_files import FILLING, STORES, make, rows
+from tests.migration.seed_files import FILLING, STORES, make, make_newest, rows
 from tests.migration.ways_in import REPOSITORIES, host_engine, open_store, qstore_engine
 
 ROUNDS = 4
@@ -80,7 +80,7 @@ def look_and_create(path: Path) -> None:
 def test_twelve_processes_make_one_new_store(
     tmp_path: Path, crowd: Crowd, store: str, deed: Callable[[Path, str], None]
 ) -> None:
-    whole = make(tmp_path / "seed", store)
+    whole = make_newest(tmp_path / "whole", store)
     for number in range(ROUNDS):
         path = tmp_path / f"{number}.sqlite"
         assert crowd.do((deed, (path, store))) == []
@@ -104,7 +104,7 @@ def test_twelve_processes_in_a_mix_of_ways_make_one_new_store(tmp_path: Path, cr
         path = tmp_path / f"{number}.sqlite"
         deeds = [(deed, (path, store)) for deed in (open_it, upgrade_it, host_upgrades_native)]
         assert crowd.do(*deeds) == []
-        assert schema(path) == schema(make(tmp_path / f"seed {number}", store))
+        assert schema(path) == schema(make_newest(tmp_path / f"whole {number}", store))
 
 
 def test_twelve_processes_mount_all_stores_in_one_host_database_and_use_them(tmp_path: Path, crowd: Crowd) -> None:
@@ -129,8 +129,8 @@ def test_eight_threads_open_eight_new_stores_and_one_more_together(tmp_path: Pat
         assert failures_of_threads(directory) == []
         for own in range(8):
             store = STORES[own % 3]
-            assert schema(directory / f"own {own}") == schema(make(directory / f"seed {own}", store))
-        assert schema(directory / "shared") == schema(make(directory / "seed", "localqueue"))
+            assert schema(directory / f"own {own}") == schema(make_newest(directory / f"whole {own}", store))
+        assert schema(directory / "shared") == schema(make_newest(directory / "whole", "localqueue"))
 
 
 def failures_of_threads(directory: Path) -> list[BaseException]:

@@ -23,11 +23,13 @@ from qstore import (
 )
 from tests.backends import MOUNTED
 from tests.migration.file_state import dump, journal_mode, opened, schema, table_names, unchanged
-from tests.migration.seed_files import MARKERS, STORES, TABLES, make, run
+from tests.migration.seed_files import ADDED, NEWEST, STORES, TABLES, make, make_newest, run
 from tests.migration.ways_in import host_engine, open_store, qstore_engine
 
-MOUNTED_TABLES = {f"qstore_{store}_{table}" for store in STORES for table in TABLES[store]} | {"qstore_alembic_version"}
-ALL = tuple(sorted(MARKERS.values()))
+MOUNTED_TABLES = {f"qstore_{store}_{table}" for store in STORES for table in (*TABLES[store], *ADDED[store])} | {
+    "qstore_alembic_version"
+}
+ALL = tuple(sorted(NEWEST.values()))
 
 IN_TRANSACTION: dict[str, Callable[[Engine], Any]] = {"connection": Engine.connect, "session": Session}
 
@@ -36,16 +38,16 @@ IN_TRANSACTION: dict[str, Callable[[Engine], Any]] = {"connection": Engine.conne
 def test_upgrade_makes_a_native_store_and_notes_its_revision(tmp_path: Path, store: str) -> None:
     with qstore_engine(tmp_path / "any.db") as engine:
         migrate.upgrade(engine, stores=[store])
-        assert migrate.current(engine) == (MARKERS[store],)
+        assert migrate.current(engine) == (NEWEST[store],)
         assert migrate.check(engine) == ()
-    assert schema(tmp_path / "any.db") == schema(make(tmp_path / "seed", store))
+    assert schema(tmp_path / "any.db") == schema(make_newest(tmp_path / "whole", store))
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_upgrade_tells_a_new_native_files_store_by_its_name(tmp_path: Path, store: str) -> None:
     with qstore_engine(tmp_path / f"{store}.sqlite") as engine:
         migrate.upgrade(engine)
-        assert migrate.current(engine) == (MARKERS[store],)
+        assert migrate.current(engine) == (NEWEST[store],)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -53,7 +55,7 @@ def test_upgrade_tells_a_native_files_store_by_its_content_before_its_name(tmp_p
     path = make(tmp_path / ("localqueue.sqlite" if store != "localqueue" else "localkv.sqlite"), store)
     with qstore_engine(path) as engine:
         migrate.upgrade(engine)
-        assert migrate.current(engine) == (MARKERS[store],)
+        assert migrate.current(engine) == (NEWEST[store],)
         assert migrate.check(engine) == ()
 
 
