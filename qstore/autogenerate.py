@@ -37,12 +37,15 @@ def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
     namings |= {naming for metadata in {table.metadata for table in tables} for naming in namings_in(metadata)}
     ours = {name for naming in namings for name in names_of(naming)}
     looked_after = _branch_in_use(autogen_context) or any(naming.version_table in in_database for naming in namings)
+    later = set(_later_indexes(in_database, namings))
     kept: list[Any] = []
     for operation in upgrade_ops.ops:
         name = getattr(operation, "table_name", None)
         if name not in ours:
             kept.append(operation)
         elif name in in_metadata and (name in in_database or not looked_after):
+            if looked_after and hasattr(operation, "ops"):
+                operation.ops = [each for each in operation.ops if getattr(each, "index_name", None) not in later]
             kept += [operation, *_markers(operation, namings)]
     if not looked_after:
         kept += _additions({getattr(operation, "table_name", None) for operation in kept} - in_database, namings)
@@ -96,6 +99,14 @@ def _markers(operation: Any, namings: set[Naming]) -> Iterator[Any]:
                 meta = naming.of(store)["meta"]
                 undo = f"DELETE FROM {meta} WHERE key = 'format'"  # noqa: S608  a quoted name, no value
                 yield _statement(f"INSERT INTO {meta} (key, value) VALUES ('format', '{fmt.marker}')", undo)  # noqa: S608  as above
+
+
+def _later_indexes(in_database: set[str], namings: set[Naming]) -> Iterator[str]:
+    """The indexes that come with a store's next revision: it is still at v1."""
+    for naming in namings:
+        for store, addition in ADDITIONS.items():
+            if not in_database & {naming.name(store, table) for table in addition.tables}:
+                yield from (naming.name(store, index) for index in addition.indexes)
 
 
 def _additions(created: set[Any], namings: set[Naming]) -> Iterator[Any]:
