@@ -84,6 +84,15 @@ def test_after_a_change_an_offset_is_counted_through_once(path: Path, skipped: l
     assert skipped == [20]
 
 
+def test_a_far_page_that_is_asked_for_again_is_counted_through_once(path: Path, skipped: list[int]) -> None:
+    with on_engine("sync", "localkv", path) as (kv, _):
+        fill(kv, 50)
+        for limit in (10, 3, 10):
+            assert kv.scan_prefix("k/", limit=limit, cursor="30").items[0] == ("k/00030", b"v")
+        assert kv.scan_prefix("k/", limit=10, cursor="60").items == []
+    assert skipped == [30, 60]
+
+
 @pytest.mark.parametrize("moved", [-1, 10])
 def test_a_page_is_not_remembered_beyond_a_key_that_expires_or_a_clock_that_goes_back(
     path: Path, clock: ManualClock, skipped: list[int], moved: int
