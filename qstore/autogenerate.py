@@ -39,6 +39,11 @@ def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
     looked_after = _branch_in_use(autogen_context) or any(naming.version_table in in_database for naming in namings)
     dialect = autogen_context.dialect.name
     elsewhere = {index.name for table in tables for index in table.indexes if not made_on(index, dialect)}
+    if dialect != "sqlite":
+        added = ((store, table) for store, addition in ADDITIONS.items() for table in addition.tables)
+        elsewhere |= {naming.name(*each) for each in added for naming in namings}
+    if looked_after:
+        elsewhere |= set(_later_indexes(in_database, namings))
     kept: list[Any] = []
     for operation in upgrade_ops.ops:
         name = getattr(operation, "table_name", None)
@@ -46,8 +51,8 @@ def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
             kept.append(operation)
         elif name in in_metadata and (name in in_database or not looked_after):
             _leave_additions(operation, namings, elsewhere)
-            if getattr(operation, "index_name", None) not in elsewhere:
-                kept += [operation, *_markers(operation, namings)]
+            if not {name, getattr(operation, "index_name", None)} & elsewhere:
+                kept += [operation, *_markers(operation, namings, dialect)]
     if not looked_after and dialect == "sqlite":
         kept += _additions({getattr(operation, "table_name", None) for operation in kept} - in_database, namings)
     upgrade_ops.ops[:] = [each for each in kept if getattr(each, "ops", True)]
@@ -122,18 +127,27 @@ def _branch_in_use(autogen_context: Any) -> bool:
     )
 
 
-def _markers(operation: Any, namings: set[Naming]) -> Iterator[Any]:
-    """What follows the creation of a meta table."""
+def _markers(operation: Any, namings: set[Naming], dialect: str) -> Iterator[Any]:
+    """What follows the creation of a table: the marker, and on a server what the table has besides its model."""
     from alembic.operations import ops  # noqa: PLC0415
 
     if not isinstance(operation, ops.CreateTableOp):
         return
     for naming in namings:
         for store, fmt in FORMATS.items():
-            if fmt.marked and naming.name(store, "meta") == operation.table_name:
-                meta = naming.of(store)["meta"]
-                undo = f"DELETE FROM {meta} WHERE key = 'format'"  # noqa: S608  a quoted name, no value
-                yield _statement(f"INSERT INTO {meta} (key, value) VALUES ('format', '{fmt.marker}')", undo)  # noqa: S608  as above
+            names = naming.of(store)
+            for table in fmt.tables:
+                if naming.name(store, table) != operation.table_name:
+                    continue
+                if table == "meta":
+                    undo = f"DELETE FROM {names['meta']} WHERE key = 'format'"  # noqa: S608  a quoted name, no value
+                    yield _statement(
+                        f"INSERT INTO {names['meta']} (key, value) VALUES ('format', '{fmt.marker}')",  # noqa: S608  as above
+                        undo,
+                    )
+                elif dialect != "sqlite":
+                    for statement in fmt.beside(names, dialect, table):
+                        yield _statement(statement, "SELECT 1")  # all of it goes with the table
 
 
 def _additions(created: set[Any], namings: set[Naming]) -> Iterator[Any]:

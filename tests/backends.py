@@ -5,19 +5,18 @@ A `Backend` hands out repositories on one directory of real files, and lets a te
 
 from __future__ import annotations
 
-import atexit
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
-from shutil import copyfile, rmtree
-from tempfile import mkdtemp
+from shutil import copyfile
 from typing import Any, cast
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from typing_extensions import override
 
 from qstore import (
     NATIVE,
@@ -26,21 +25,20 @@ from qstore import (
     AsyncTransportRepository,
     LocalKvRepository,
     LocalQueueRepository,
-    Naming,
     TransportRepository,
-    migrate,
     open_async_engine,
     open_engine,
 )
 from tests import postgres
 from tests.awaiting import EventLoop
+from tests.made_files import HOSTS, made, made_v1
 
 TWINS: dict[Any, Any] = {
     TransportRepository: AsyncTransportRepository,
     LocalKvRepository: AsyncLocalKvRepository,
     LocalQueueRepository: AsyncLocalQueueRepository,
 }
-MOUNTED = Naming("qstore_")
+MOUNTED = HOSTS
 STORES = ("transport", "localkv", "localqueue")
 
 
@@ -55,18 +53,6 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
-
-
-@cache
-def made(store: str) -> Path:
-    """A new file with one store, or with all of them mounted (`host`)."""
-    directory = mkdtemp()
-    atexit.register(rmtree, directory, ignore_errors=True)
-    path = Path(directory, f"{store}.sqlite")
-    engine = create_engine(f"sqlite:///{path}") if store == "host" else open_engine(path)
-    migrate.upgrade(engine, naming=MOUNTED if store == "host" else NATIVE)
-    engine.dispose()
-    return path
 
 
 class Backend:
@@ -122,6 +108,15 @@ class Backend:
         repository = kind.open(self.path(store) if store == "transport" else self.directory, **arguments)
         self._closing.append(repository.close)
         return repository
+
+
+class FirstRevisionBackend(Backend):
+    """Native files at the first revision of their formats, as other implementations make them."""
+
+    @override
+    def make(self, store: str) -> None:
+        if not self.path(store).exists():
+            copyfile(made_v1(store), self.path(store))
 
 
 class WatchedBackend(Backend):
@@ -331,6 +326,7 @@ class AsyncpgSessionBackend(AsyncpgBackend, AsyncSessionBackend):
 
 BACKENDS: dict[str, type[Backend]] = {
     "opened": Backend,
+    "opened, v1": FirstRevisionBackend,
     "watched": WatchedBackend,
     "host": HostBackend,
     "connection": ConnectionBackend,

@@ -121,6 +121,7 @@ def _page(tx: Transaction, memory: Memory, prefix: str, offset: int, limit: int,
             if count < offset:
                 return ()
             until = _moment(expires_at)
+            memory[prefix, offset] = after, now, until
         rows = _scan_after(tx, prefix, after, limit, now)
     if len(rows) == limit > 1:  # there is a next page, and it begins with the last of these
         until = min(until, *(_moment(row[2]) for row in rows[:-1]))

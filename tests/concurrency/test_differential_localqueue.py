@@ -126,8 +126,8 @@ def pair(backend: Backend, tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def native_pair(tmp_path: Path) -> Iterator[Pair]:
-    with backend_of("opened", tmp_path) as backend:
+def first_pair(tmp_path: Path) -> Iterator[Pair]:
+    with backend_of("opened, v1", tmp_path) as backend:
         pair = Pair(backend, tmp_path / "seed.sqlite")
         yield pair
         pair.close()
@@ -152,14 +152,14 @@ def test_in_random_histories_qstore_delivers_what_the_seed_delivers_and_leaves_t
     ],
 )
 def test_the_histories_catch_a_statement_that_differs(
-    native_pair: Pair, monkeypatch: pytest.MonkeyPatch, name: str, right: str, wrong: str
+    first_pair: Pair, monkeypatch: pytest.MonkeyPatch, name: str, right: str, wrong: str
 ) -> None:
     text = getattr(statements, name)._text
     assert right in text
     monkeypatch.setattr(statements, name, Statement(text.replace(right, wrong)))
-    assert histories.first_failure(native_pair.run, within=100) is not None
+    assert histories.first_failure(first_pair.run, within=100) is not None
 
 
-def test_the_histories_catch_receipts_that_are_not_fresh(native_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_histories_catch_receipts_that_are_not_fresh(first_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "uuid4", lambda: "always the same")
-    assert histories.first_failure(native_pair.run, within=100) is not None
+    assert histories.first_failure(first_pair.run, within=100) is not None

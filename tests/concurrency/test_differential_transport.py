@@ -129,8 +129,8 @@ def pair(backend: Backend, tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def native_pair(tmp_path: Path) -> Iterator[Pair]:
-    with backend_of("opened", tmp_path) as backend:
+def first_pair(tmp_path: Path) -> Iterator[Pair]:
+    with backend_of("opened, v1", tmp_path) as backend:
         pair = Pair(backend, tmp_path / "seed.sqlite")
         yield pair
         pair.close()
@@ -141,9 +141,14 @@ def test_in_random_histories_qstore_claims_what_the_seed_claims_and_leaves_the_s
         pair.run(seed)
 
 
-def test_in_random_states_qstore_claims_what_the_seeds_statement_selects(tmp_path: Path, clock: ManualClock) -> None:
+@pytest.mark.parametrize("revision", ["transport.v1", "transport.v1.1"])
+def test_in_random_states_qstore_claims_what_the_seeds_statement_selects(
+    tmp_path: Path, clock: ManualClock, revision: str
+) -> None:
     """States that no history reaches as well: a lock without an expiry, an expiry without a lock."""
     path = tmp_path / "transport.sqlite"
+    if revision == "transport.v1":
+        SeedTransport.create(path).close()
     with (
         TransportRepository.open(path, clock=clock, event_type=str, durability="normal") as qstore,
         ForgivingSeedTransport(path, clock) as seed,
@@ -189,19 +194,19 @@ def _set_state(seed: SeedTransport, random: Random, steps: list[str]) -> None:
     ],
 )
 def test_the_histories_catch_a_claim_that_differs(
-    native_pair: Pair, monkeypatch: pytest.MonkeyPatch, name: str, right: str, wrong: str
+    first_pair: Pair, monkeypatch: pytest.MonkeyPatch, name: str, right: str, wrong: str
 ) -> None:
     text = getattr(statements, name)._text
     assert right in text
     monkeypatch.setattr(statements, name, Statement(text.replace(right, wrong)))
-    assert histories.first_failure(native_pair.run, within=100) is not None
+    assert histories.first_failure(first_pair.run, within=100) is not None
 
 
 def test_the_histories_catch_an_ack_that_drops_a_group_with_messages(
-    native_pair: Pair, monkeypatch: pytest.MonkeyPatch
+    first_pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(statements, "ACK_GROUP", Statement("DELETE FROM {groups} WHERE group_id = :group_id"))
-    assert histories.first_failure(native_pair.run, within=100) is not None
+    assert histories.first_failure(first_pair.run, within=100) is not None
 
 
 def test_the_seeds_own_text_starves_a_group_stamped_by_a_clock_that_was_ahead(

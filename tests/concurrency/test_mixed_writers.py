@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from qstore import LocalKvRepository, LocalQueueRepository, TransportRepository
+from qstore import LocalKvRepository, LocalQueueRepository, TransportRepository, migrate, open_engine
 from tests.concurrency import ledger
 from tests.concurrency.ledger import Entry, Holding
 from tests.concurrency.processes import CONTEXT, children
 from tests.concurrency.seed import SeedLocalKv, SeedLocalQueue, SeedTransport, rows
 from tests.concurrency.workers import ENOUGH, LEASE, put_worker, queue_worker, transport_worker
+from tests.integration.situations import disposed
 
 SECONDS = float(os.environ.get("QSTORE_TEST_SECONDS", "10"))
 KINDS = ("seed", "qstore", "seed", "qstore")
@@ -30,12 +31,14 @@ def _later() -> float:
 
 
 @pytest.mark.timeout(120 + 2 * SECONDS)
-def test_the_seeds_processes_and_qstores_share_a_transport_and_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("revision", ["transport.v1", "transport.v1.1"])
+def test_the_seeds_processes_and_qstores_share_a_transport_and_lose_nothing(tmp_path: Path, revision: str) -> None:
     store = tmp_path / "transport.sqlite"
     SeedTransport.create(store).close()
+    _bring_to(store, revision)
     ledgers = [tmp_path / f"{number}.ledger" for number in range(len(KINDS))]
     calls = [
-        (transport_worker, kind, store, path, SECONDS, number)
+        (transport_worker, kind, store, path, SECONDS / 2, number)
         for number, (kind, path) in enumerate(zip(KINDS, ledgers, strict=True))
     ]
     _run(calls, ledgers)
@@ -45,8 +48,9 @@ def test_the_seeds_processes_and_qstores_share_a_transport_and_lose_nothing(tmp_
     assert ledger.overlaps(held) == []
     assert ledger.disorder(held) == []
 
+    _check_is_at(store, revision)
     _check_left_over_is_delivered_in_order(store, held)
-    assert rows(store, "PRAGMA integrity_check") == [("ok",)]
+    _check_is_at(store, revision)
 
 
 def _check_left_over_is_delivered_in_order(store: Path, held: list[Holding]) -> None:
@@ -66,12 +70,14 @@ def _check_left_over_is_delivered_in_order(store: Path, held: list[Holding]) -> 
 
 
 @pytest.mark.timeout(120 + 2 * SECONDS)
-def test_the_seeds_processes_and_qstores_share_a_queue_and_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("revision", ["localqueue.v1", "localqueue.v1.1"])
+def test_the_seeds_processes_and_qstores_share_a_queue_and_lose_nothing(tmp_path: Path, revision: str) -> None:
     store = tmp_path / "localqueue.sqlite"
     SeedLocalQueue.create(store).close()
+    _bring_to(store, revision)
     ledgers = [tmp_path / f"{number}.ledger" for number in range(len(KINDS))]
     calls = [
-        (queue_worker, kind, tmp_path, path, SECONDS / 2, number)
+        (queue_worker, kind, tmp_path, path, SECONDS / 4, number)
         for number, (kind, path) in enumerate(zip(KINDS, ledgers, strict=True))
     ]
     _run(calls, ledgers)
@@ -85,6 +91,21 @@ def test_the_seeds_processes_and_qstores_share_a_queue_and_lose_nothing(tmp_path
         while received := queue.receive(1000):
             drained += [message.id for message in received]
     assert drained == left
+    _check_is_at(store, revision)
+
+
+def _bring_to(store: Path, revision: str) -> None:
+    """Adopt a file of the seed's, at its own revision or at the newest."""
+    if revision.endswith(".v1.1"):
+        with disposed(open_engine(store)) as engine:
+            migrate.upgrade(engine)
+
+
+def _check_is_at(store: Path, revision: str) -> None:
+    """The workers have left the store at its revision, and all of it right."""
+    with disposed(open_engine(store)) as engine:
+        assert migrate.current(engine) == (revision,)
+        assert migrate.check(engine) == ()
     assert rows(store, "PRAGMA integrity_check") == [("ok",)]
 
 

@@ -12,10 +12,12 @@ from sqlalchemy import create_engine
 
 from qstore import Naming, migrate
 from qstore.autogenerate import names_of
+from qstore.formats import ADDITIONS
 from tests.migration.host_project import NAMING, HostProject
 
 VERSION = "qstore_alembic_version"
 OURS = names_of(NAMING) - {VERSION}
+SIDE_TABLES = {NAMING.name(store, table) for store, addition in ADDITIONS.items() for table in addition.tables}
 ALEMBIC = tuple(map(int, alembic.__version__.split(".")[:2]))
 SEPARATOR = "path_separator" if ALEMBIC >= (1, 16) else "version_path_separator"
 PLUGINS = ALEMBIC >= (1, 18)
@@ -135,6 +137,46 @@ def test_the_hosts_own_autogenerate_creates_the_tables_exactly(tmp_path: Path) -
     assert host.wrong() == ()
     host.alembic("downgrade", "base")
     assert host.tables() == {"alembic_version"}
+
+
+@pytest.mark.skipif(not PLUGINS, reason="before 1.18 Alembic cannot be given the triggers")
+def test_the_hosts_own_autogenerate_brings_a_store_of_its_from_v1_to_the_newest_revision(tmp_path: Path) -> None:
+    host = HostProject(tmp_path / "host", mounted=True)
+    host.autogenerate()
+    host.alembic("upgrade", "head")
+    take_to_v1(host)
+    with closing(sqlite3.connect(host.directory / "host.db")) as connection, connection:
+        connection.execute("INSERT INTO qstore_transport_messages (group_id, event) VALUES ('g', '\"e\"')")
+        connection.execute("INSERT INTO qstore_transport_groups (group_id) VALUES ('g')")
+    assert host.wrong() == ()
+    assert host.autogenerate() == SIDE_TABLES
+    host.alembic("upgrade", "head")
+    host.alembic("check")
+    assert host.wrong() == ()
+    host.alembic("downgrade", "-1")
+    assert host.tables() & SIDE_TABLES == set()
+    assert host.wrong() == ()
+
+
+@pytest.mark.skipif(not PLUGINS, reason="the guard is the host's one line there")
+def test_the_hosts_own_autogenerate_does_not_run_ahead_of_the_runner(tmp_path: Path) -> None:
+    host = HostProject(tmp_path / "host", mounted=True)
+    host.upgrade_by_runner()
+    take_to_v1(host)
+    with closing(sqlite3.connect(host.directory / "host.db")) as connection, connection:
+        for store in ("transport", "localqueue"):
+            change = f"SET version_num = '{store}.v1' WHERE version_num = '{store}.v1.1'"
+            connection.execute(f"UPDATE {VERSION} {change}")
+    assert host.autogenerate() == {"orders"}
+    [revision] = (host.directory / "alembic" / "versions").glob("*.py")
+    assert "qstore" not in revision.read_text()
+
+
+def take_to_v1(host: HostProject) -> None:
+    with closing(sqlite3.connect(host.directory / "host.db")) as connection, connection:
+        for store, addition in ADDITIONS.items():
+            for statement in addition.drop(NAMING.of(store)):
+                connection.execute(statement)
 
 
 @pytest.mark.skipif(not PLUGINS, reason="the guard is the host's one line there")
