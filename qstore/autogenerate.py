@@ -150,6 +150,14 @@ def _markers(operation: Any, namings: set[Naming], dialect: str) -> Iterator[Any
                         yield _statement(statement, "SELECT 1")  # all of it goes with the table
 
 
+def _later_indexes(in_database: set[str], namings: set[Naming]) -> Iterator[str]:
+    """The indexes that come with a store's next revision: it is still at v1."""
+    for naming in namings:
+        for store, addition in ADDITIONS.items():
+            if not in_database & {naming.name(store, table) for table in addition.tables}:
+                yield from (naming.name(store, index) for index in addition.indexes)
+
+
 def _additions(created: set[Any], namings: set[Naming]) -> Iterator[Any]:
     """What follows the creation of the tables that were added to a format: their triggers, and what is in them."""
     for naming in namings:

@@ -33,8 +33,12 @@ class QueueMessage(QueueBase):
     __tablename__ = "messages"
     __table_args__ = (
         Index("idx_messages_visible", "visible_at", "enqueued_at", "id").ddl_if(dialect="sqlite"),
-        Index("idx_messages_fresh", "enqueued_at", "id", sqlite_where=text("visible_at = enqueued_at")),
-        Index("idx_messages_again", "visible_at", "enqueued_at", sqlite_where=text("visible_at <> enqueued_at")),
+        Index("idx_messages_fresh", "enqueued_at", "id", sqlite_where=text("visible_at = enqueued_at")).ddl_if(
+            dialect="sqlite"
+        ),
+        Index("idx_messages_again", "visible_at", "enqueued_at", sqlite_where=text("visible_at <> enqueued_at")).ddl_if(
+            dialect="sqlite"
+        ),
         {"sqlite_autoincrement": True},
     )
 

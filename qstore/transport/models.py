@@ -37,7 +37,7 @@ class TransportMessage(TransportBase):
     """A published message. It is free, leased or parked."""
 
     __tablename__ = "messages"
-    __table_args__ = (Index("idx_messages_group", "group_id"), {"sqlite_autoincrement": True})
+    __table_args__ = (Index("idx_messages_group", "group_id").ddl_if(dialect="sqlite"), {"sqlite_autoincrement": True})
 
     seq: Mapped[int] = mapped_column(BIG, primary_key=True, nullable=True)
     """The order of publishing: FIFO within a group. Never reused."""
