@@ -13,7 +13,8 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any, cast
 
-from sqlalchemy import Engine, create_engine, event
+import psycopg
+from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from typing_extensions import override
@@ -29,6 +30,7 @@ from qstore import (
     open_async_engine,
     open_engine,
 )
+from qstore.transport.statements_postgresql import REPAIR
 from tests import postgres
 from tests.awaiting import EventLoop
 from tests.made_files import HOSTS, made, made_v1
@@ -40,6 +42,12 @@ TWINS: dict[Any, Any] = {
 }
 MOUNTED = HOSTS
 STORES = ("transport", "localkv", "localqueue")
+SEEDS_COLUMNS = {
+    ("transport", "messages"): "seq, group_id, event, locked_by, lock_expiry",
+    ("transport", "groups"): "group_id, last_claimed_at, priority",
+    ("localkv", "kv"): "key, value, expires_at",
+    ("localqueue", "messages"): "id, payload_type, payload_data, enqueued_at, visible_at, attempt, receipt_handle",
+}
 
 
 class ManualClock:
@@ -93,6 +101,18 @@ class Backend:
         """Run a statement on the store's file with plain sqlite3. `{messages}` and the like stand for its tables."""
         with closing(sqlite3.connect(self.path(store), timeout=5, isolation_level=None)) as connection:
             return connection.execute(self.naming.of(store).render(statement), values).fetchall()
+
+    def by_hand(self, store: str, statement: str, *values: Any) -> None:
+        """Change rows as another hand would that leaves the store as it must be: with what a server's tables add."""
+        self.sql(store, statement, *values)
+
+    def refuse(self, store: str, when: str, resolution: str = "ABORT") -> None:
+        """Make the database itself refuse what a trigger's event and condition say, by the name `refused here`."""
+        self.sql(store, f"CREATE TRIGGER refuse {when} BEGIN SELECT RAISE({resolution}, 'refused here'); END")
+
+    def relent(self, store: str, when: str) -> None:
+        """Refuse it no more."""
+        self.sql(store, "DROP TRIGGER refuse")
 
     def close(self) -> None:
         for close in reversed(self._closing):
@@ -275,53 +295,90 @@ class AsyncSessionBackend(AsyncHostBackend):
         return _committing(repository, self.loop.sync(session))
 
 
-class PostgresBackend(WatchedBackend):
-    """All stores mounted in one database of a server, on an engine that the host made with SQLAlchemy's defaults."""
+class ServerBackend(Backend):
+    """All stores mounted in one database of a PostgreSQL server, on an engine made with SQLAlchemy's defaults."""
 
     naming = MOUNTED
     one_writer = False
+    driver = "psycopg"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, url: URL | None = None) -> None:
         super().__init__(directory)
-        self.url = postgres.database()
+        self.url = url or postgres.database()
+        if url is None:
+            self._closing.insert(0, lambda: postgres.drop(self.url))
 
     def make(self, store: str) -> None:
         """It is there."""
 
     def sql(self, store: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """As for SQLite: `?` is a value, and `*` the seed's columns, without those that a server's tables add."""
         with closing(postgres.connect(self.url)) as connection:
-            rendered = self.naming.of(store).render(statement).replace("%", "%%").replace("?", "%s")
-            cursor = connection.execute(rendered, values)
-            return cursor.fetchall() if cursor.description else []
+            return self._run(connection, store, statement, values)
 
-    def _engine(self, store: str) -> Engine:
-        return super()._engine("host")
+    def by_hand(self, store: str, statement: str, *values: Any) -> None:
+        with closing(postgres.connect(self.url)) as connection, connection.transaction():
+            self._run(connection, store, statement, values)
+            for repair in REPAIR if store == "transport" else ():
+                connection.execute(repair.clause(self.naming.of(store)).text)
+
+    def refuse(self, store: str, when: str, resolution: str = "ABORT") -> None:
+        assert resolution == "ABORT"
+        event, _, condition = when.partition(" WHEN ")
+        body = "BEGIN RAISE EXCEPTION 'refused here'; END"
+        self.sql(store, f"CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+        self.sql(
+            store, f"CREATE TRIGGER refuse {event} FOR EACH ROW WHEN ({condition or 'true'}) EXECUTE FUNCTION refuse()"
+        )
+
+    def relent(self, store: str, when: str) -> None:
+        table = when[when.index("{") : when.index("}") + 1]
+        self.sql(store, f"DROP TRIGGER refuse ON {table}")
+
+    def _run(
+        self, connection: psycopg.Connection, store: str, statement: str, values: tuple[Any, ...]
+    ) -> list[tuple[Any, ...]]:
+        for (of, table), columns in SEEDS_COLUMNS.items():
+            if of == store:
+                statement = statement.replace(f"SELECT * FROM {{{table}}}", f"SELECT {columns} FROM {{{table}}}")
+        rendered = self.naming.of(store).render(statement).replace("%", "%%").replace("?", "%s")
+        cursor = connection.execute(rendered, values)
+        return cursor.fetchall() if cursor.description else []
 
     def _create_engine(self, store: str) -> Engine:
         return create_engine(self.url)
-
-
-class PostgresSessionBackend(PostgresBackend, SessionBackend):
-    """Bound to a Session of a host's on a server."""
-
-
-class AsyncPostgresBackend(PostgresBackend, AsyncHostBackend):
-    """The async twins on a server, through psycopg."""
-
-    driver = "psycopg"
 
     def _create_async_engine(self, store: str) -> AsyncEngine:
         return create_async_engine(self.url.set(drivername=f"postgresql+{self.driver}"))
 
 
-class AsyncpgBackend(AsyncPostgresBackend):
+class PostgresBackend(ServerBackend, HostBackend):
+    """Bound to an Engine of a host's on a server."""
+
+
+class PostgresSessionBackend(ServerBackend, SessionBackend):
+    """Bound to a Session of a host's on a server."""
+
+    @property
+    def engine(self) -> Engine:
+        """The host's engine."""
+        return self._engine("host")
+
+
+class AsyncPostgresBackend(ServerBackend, AsyncHostBackend):
+    """The async twins on a server, through psycopg."""
+
+
+class AsyncpgBackend(ServerBackend, AsyncHostBackend):
     """The async twins on a server, through asyncpg."""
 
     driver = "asyncpg"
 
 
-class AsyncpgSessionBackend(AsyncpgBackend, AsyncSessionBackend):
+class AsyncpgSessionBackend(ServerBackend, AsyncSessionBackend):
     """Bound to an AsyncSession of a host's on a server, through asyncpg."""
+
+    driver = "asyncpg"
 
 
 BACKENDS: dict[str, type[Backend]] = {
@@ -342,6 +399,13 @@ BACKENDS: dict[str, type[Backend]] = {
     "asyncpg": AsyncpgBackend,
     "asyncpg session": AsyncpgSessionBackend,
 }
+ON_FILES = tuple(kind for kind, backend in BACKENDS.items() if backend.one_writer)
+"""Those whose database is SQLite's."""
+ON_A_SERVER = tuple(kind for kind in BACKENDS if kind not in ON_FILES)
+CHECKING = (*ON_FILES, "postgres")
+"""For what is decided before a statement is run or after: the same whatever a server is reached by."""
+SETTLING = (*ON_FILES, *(kind for kind in ON_A_SERVER if not BACKENDS[kind].joins))
+"""Those that set a claim stamp of the future right: on a server, only in a transaction of qstore's own."""
 SHARED = ("opened", "watched", "host", "async", "async watched", "async host", "postgres", "async postgres", "asyncpg")
 """Those whose repositories any number of threads may share: bound to an Engine."""
 

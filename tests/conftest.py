@@ -6,10 +6,15 @@ import gc
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.backends import BACKENDS, SHARED, Backend, ManualClock, backend_of
+from tests import postgres
+from tests.backends import BACKENDS, CHECKING, ON_A_SERVER, ON_FILES, SETTLING, SHARED, Backend, ManualClock, backend_of
+
+SERVERS: pytest.StashKey[set[str]] = pytest.StashKey()
+"""The servers that a run had, told by every process of it."""
 
 
 @pytest.fixture
@@ -30,6 +35,63 @@ def shared_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[B
     """Every way to have a store whose repository may be shared between threads."""
     with backend_of(request.param, tmp_path) as backend:
         yield backend
+
+
+@pytest.fixture(params=ON_FILES)
+def file_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    """Every way to have a store on SQLite, for what is about SQLite."""
+    with backend_of(request.param, tmp_path) as backend:
+        yield backend
+
+
+@pytest.fixture(params=ON_A_SERVER)
+def server_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    """Every way to have a store on a server, for what is about a server."""
+    with backend_of(request.param, tmp_path) as backend:
+        yield backend
+
+
+@pytest.fixture(params=SETTLING)
+def settling_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    """Every way to have a store whose claims set right what other groups' rows say of the future."""
+    with backend_of(request.param, tmp_path) as backend:
+        yield backend
+
+
+@pytest.fixture(params=CHECKING)
+def checking_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    """Every way to have a store on files and one on a server, for what is settled outside of the database."""
+    with backend_of(request.param, tmp_path) as backend:
+        yield backend
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[SERVERS] = set()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop the server after the last fixture was torn down; a worker hands on which one it was."""
+    server = postgres.described()
+    postgres.stop()
+    if server is not None:
+        session.config.stash[SERVERS].add(server)
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["server"] = server
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    server = getattr(node, "workeroutput", {}).get("server")
+    if server is not None:
+        node.config.stash[SERVERS].add(server)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say which server the tests ran on."""
+    servers = config.stash[SERVERS]
+    for server in sorted(servers):
+        terminalreporter.write_line(server)
 
 
 def pytest_collection_finish() -> None:

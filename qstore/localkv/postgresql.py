@@ -122,9 +122,9 @@ def put_if_absent(tx: Transaction, key: str, value: bytes, ttl: int | None) -> b
 
 @parallel(operations.put_many)
 def put_many(tx: Transaction, items: Sequence[tuple[str, bytes]], ttl: int | None) -> None:
-    """Insert or overwrite all items, with one expiry."""
-    keys, values = [key for key, _ in items], [value for _, value in items]
-    tx.change(PUT_MANY, keys=keys, values=values, ttl=ttl, now=tx.given_now())
+    """Insert or overwrite all items, with one expiry. A key that is there twice keeps its last value."""
+    last = dict(items)
+    tx.change(PUT_MANY, keys=list(last), values=list(last.values()), ttl=ttl, now=tx.given_now())
 
 
 @parallel(operations.delete)

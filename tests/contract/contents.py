@@ -14,8 +14,8 @@ Contents = dict[str, list[tuple[Any, ...]]]
 
 
 def contents(backend: Backend, store: str) -> Contents:
-    """All rows of a store, table by table."""
-    return {table: backend.sql(store, f"SELECT * FROM {{{table}}} ORDER BY 1") for table in TABLES[store]}
+    """All rows of a store, table by table, with what a server's tables add."""
+    return {table: backend.sql(store, f"SELECT t.* FROM {{{table}}} AS t ORDER BY 1") for table in TABLES[store]}
 
 
 @contextmanager

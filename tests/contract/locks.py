@@ -1,4 +1,4 @@
-"""The write lock, seen and taken with plain sqlite3; and stores that wait for it only shortly."""
+"""The write lock, seen and taken by another hand; and stores that wait for it only shortly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from qstore import open_async_engine, open_engine
 from qstore.engines import companion
-from tests import write_lock
+from tests import postgres, write_lock
 from tests.backends import (
     AsyncConnectionBackend,
     AsyncHostBackend,
@@ -21,9 +21,11 @@ from tests.backends import (
     Backend,
     ConnectionBackend,
     HostBackend,
+    ServerBackend,
     SessionBackend,
     WatchedBackend,
 )
+from tests.contract.contents import TABLES
 
 PATIENCE = 0.1
 """Seconds that an impatient store waits."""
@@ -31,7 +33,13 @@ PATIENCE = 0.1
 
 @contextmanager
 def write_locked(backend: Backend, store: str) -> Iterator[None]:
-    """Hold a store's write lock."""
+    """Hold a store's write lock; on a server, a lock on each of its tables that keeps all writers out."""
+    if isinstance(backend, ServerBackend):
+        with closing(postgres.connect(backend.url)) as server, server.transaction():
+            for table in TABLES[store]:
+                server.execute(f"LOCK TABLE {backend.table(store, table)} IN EXCLUSIVE MODE")
+            yield
+        return
     with closing(sqlite3.connect(backend.path(store), timeout=5, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -39,7 +47,12 @@ def write_locked(backend: Backend, store: str) -> Iterator[None]:
 
 
 def lock_is_free(backend: Backend, store: str) -> bool:
-    """Whether the write lock can be had at once."""
+    """Whether the write lock can be had at once; on a server, whether nobody holds a writer's lock on a table."""
+    if isinstance(backend, ServerBackend):
+        held = "SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)"
+        held += " WHERE a.datname = current_database() AND a.backend_type = 'client backend'"
+        held += " AND l.mode IN ('RowExclusiveLock', 'RowShareLock', 'ExclusiveLock') AND l.relation IS NOT NULL"
+        return backend.sql(store, held) == [(0,)]
     return write_lock.is_free(backend.path(store))
 
 

@@ -90,9 +90,9 @@ class Refusing:
 
 
 @pytest.fixture
-def refused(backend: Backend, clock: ManualClock) -> Refusing:
-    """Every way to have stores, to be called with what they must not take."""
-    return Refusing(backend, clock)
+def refused(checking_backend: Backend, clock: ManualClock) -> Refusing:
+    """Stores to be called with what they must not take."""
+    return Refusing(checking_backend, clock)
 
 
 def test_text_with_nul_or_a_lone_surrogate_is_refused(refused: Refusing) -> None:
@@ -134,19 +134,19 @@ def test_parked_is_not_a_worker_id(refused: Refusing) -> None:
     assert "__parked__" in said
 
 
-def test_portable_refuses_other_characters_in_keys_and_prefixes(backend: Backend) -> None:
-    kv, portable = backend.localkv(), backend.localkv(portable=True)
+def test_portable_refuses_other_characters_in_keys_and_prefixes(checking_backend: Backend) -> None:
+    kv, portable = checking_backend.localkv(), checking_backend.localkv(portable=True)
     for key in ("a b", "a/b", "a%", "ä", "a\n", "\n", "a,b", "a+b", "{a}", "\u0661", "k\u0130"):
         kv.put(key, b"v")
         for store, field, call in (*IDS.values(), *PREFIXES.values()):
             if store == "localkv":
-                with unchanged(backend, "localkv"), pytest.raises(InvalidInput) as caught:
+                with unchanged(checking_backend, "localkv"), pytest.raises(InvalidInput) as caught:
                     call(portable, key, None)  # type: ignore[arg-type]
                 assert caught.value.field == field
 
 
-def test_portable_takes_all_of_the_formats_characters(backend: Backend) -> None:
-    kv = backend.localkv(portable=True)
+def test_portable_takes_all_of_the_formats_characters(checking_backend: Backend) -> None:
+    kv = checking_backend.localkv(portable=True)
     key = "azAZ09-_:."
     kv.put(key, b"v")
     assert kv.get(key) == b"v"

@@ -74,7 +74,7 @@ def test_an_error_in_the_middle_undoes_the_operation_and_the_callers_work_can_be
 ) -> None:
     store, call = WRITES[write]
     filled = fill(host, clock)
-    host.sql(store, f"CREATE TRIGGER refuse {MIDDLES[write]} BEGIN SELECT RAISE({resolution}, 'refused here'); END")
+    host.refuse(store, MIDDLES[write], resolution)
     with unchanged(host, *STORES):
         host.order("before")
         with pytest.raises(Exception, match="refused here") as caught:
@@ -89,7 +89,7 @@ def test_an_error_in_the_middle_undoes_the_operation_and_the_callers_work_can_be
 def test_an_error_in_an_operation_that_came_first_undoes_it_too(host: Host, clock: ManualClock, write: str) -> None:
     store, call = WRITES[write]
     filled = fill(host, clock)
-    host.sql(store, f"CREATE TRIGGER refuse {MIDDLES[write]} BEGIN SELECT RAISE(ABORT, 'refused here'); END")
+    host.refuse(store, MIDDLES[write])
     with unchanged(host, *STORES):
         with pytest.raises(Exception, match="refused here"):
             call(host.joined(store, clock=clock), filled)
@@ -103,7 +103,7 @@ def test_an_error_that_rolls_the_whole_transaction_back_leaves_nothing_to_commit
 ) -> None:
     store, call = WRITES[write]
     filled = fill(host, clock)
-    host.sql(store, f"CREATE TRIGGER refuse {MIDDLES[write]} BEGIN SELECT RAISE(ROLLBACK, 'refused here'); END")
+    host.refuse(store, MIDDLES[write], "ROLLBACK")
     with unchanged(host, *STORES):
         host.order("before")
         with pytest.raises(Exception, match="refused here"):

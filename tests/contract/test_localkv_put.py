@@ -52,7 +52,7 @@ def test_a_value_of_any_bytes_type_comes_back_as_bytes(backend: Backend, value: 
     found = [kv.get("k"), kv.get("k2"), kv.get("k3"), *(each for _, each in kv.scan_prefix("").items)]
     assert found == [b"v\x00w"] * 6
     assert {type(each) for each in found} == {bytes}
-    assert backend.sql("localkv", "SELECT DISTINCT typeof(value) FROM {kv}") == [("blob",)]
+    assert {type(stored) for (stored,) in backend.sql("localkv", "SELECT value FROM {kv}")} == {bytes}
 
 
 def test_a_value_is_kept_byte_for_byte(backend: Backend) -> None:
@@ -75,8 +75,8 @@ def test_any_text_of_at_most_512_bytes_is_a_key_of_its_own(backend: Backend) -> 
         assert len(kv.scan_prefix("").items) == 2
 
 
-def test_a_value_of_16_mib_is_stored_and_one_byte_more_is_too_large(backend: Backend) -> None:
-    kv = backend.localkv()
+def test_a_value_of_16_mib_is_stored_and_one_byte_more_is_too_large(checking_backend: Backend) -> None:
+    kv = checking_backend.localkv()
     largest = bytes(16 * 1024 * 1024)
     kv.put("k", largest)
     assert kv.get("k") == largest
@@ -84,24 +84,24 @@ def test_a_value_of_16_mib_is_stored_and_one_byte_more_is_too_large(backend: Bac
         with pytest.raises(PayloadTooLarge) as caught:
             put()
         assert (caught.value.size, caught.value.limit) == (16_777_217, 16_777_216)
-    assert backend.sql("localkv", "SELECT key, length(value) FROM {kv}") == [("k", 16_777_216)]
+    assert checking_backend.sql("localkv", "SELECT key, length(value) FROM {kv}") == [("k", 16_777_216)]
 
 
-def test_the_size_of_a_memoryview_is_counted_in_bytes(backend: Backend) -> None:
-    kv = backend.localkv(portable=True)
+def test_the_size_of_a_memoryview_is_counted_in_bytes(checking_backend: Backend) -> None:
+    kv = checking_backend.localkv(portable=True)
     wide: Any = memoryview(bytes(24_584)).cast("Q")
     with pytest.raises(PayloadTooLarge) as caught:
         kv.put("k", wide)
     assert caught.value.size == 24_584
 
 
-def test_portable_takes_values_of_up_to_24_576_bytes(backend: Backend) -> None:
-    kv = backend.localkv(portable=True)
+def test_portable_takes_values_of_up_to_24_576_bytes(checking_backend: Backend) -> None:
+    kv = checking_backend.localkv(portable=True)
     kv.put("k", bytes(24_576))
-    with unchanged(backend, "localkv"), pytest.raises(PayloadTooLarge) as caught:
+    with unchanged(checking_backend, "localkv"), pytest.raises(PayloadTooLarge) as caught:
         kv.put("k", bytes(24_577))
     assert (caught.value.size, caught.value.limit) == (24_577, 24_576)
-    backend.localkv().put("k", bytes(24_577))
+    checking_backend.localkv().put("k", bytes(24_577))
     assert kv.get("k") == bytes(24_577)
 
 
@@ -193,6 +193,18 @@ def test_put_many_sets_every_key_with_one_expiry(
     ]
     kv.put_many({"a": b"3"})
     assert backend.sql("localkv", "SELECT * FROM {kv} WHERE key = 'a'") == [("a", b"3", None)]
+
+
+def test_put_many_of_a_mapping_that_has_a_key_twice_keeps_its_last_value(backend: Backend) -> None:
+    """As that of an HTTP form may have, whose `items()` are all of its pairs."""
+
+    class Pairs(dict[str, bytes]):
+        def items(self) -> Any:
+            return [("k", b"1"), ("other", b"x"), ("k", b"2")]
+
+    kv = backend.localkv()
+    kv.put_many(Pairs(k=b"", other=b""))
+    assert kv.scan_prefix("").items == [("k", b"2"), ("other", b"x")]
 
 
 def test_put_many_of_nothing_changes_nothing(backend: Backend) -> None:

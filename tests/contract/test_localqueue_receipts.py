@@ -121,13 +121,13 @@ MALFORMED = [
 
 
 @settle_each
-def test_a_handle_that_was_never_issued_by_its_form_is_left_at_that(backend: Backend, settle: str) -> None:
-    queue = backend.localqueue()
+def test_a_handle_that_was_never_issued_by_its_form_is_left_at_that(checking_backend: Backend, settle: str) -> None:
+    queue = checking_backend.localqueue()
     queue.send("a")
     id, _, uuid = _receive(queue).receipt_handle.partition(":")
     assert id == "1"
     for form in MALFORMED:
-        with unchanged(backend, "localqueue"):
+        with unchanged(checking_backend, "localqueue"):
             getattr(queue, settle)(form.format(id=id, uuid=uuid))
 
 

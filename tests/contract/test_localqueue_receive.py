@@ -80,6 +80,19 @@ def test_a_redelivered_message_keeps_its_place_in_front(backend: Backend, clock:
     assert [message.payload for message in queue.receive(10)] == ["a", "b", "c"]
 
 
+def test_any_number_of_messages_that_lapsed_come_in_the_order_of_sending(
+    settling_backend: Backend, clock: ManualClock
+) -> None:
+    """A caller's transaction on a server looks at the 1,000 that lapsed first."""
+    queue = settling_backend.localqueue(clock=clock)
+    queue.send_many(str(n) for n in range(1500))
+    queue.receive(700, visibility_timeout=100)
+    queue.receive(800, visibility_timeout=10)
+    clock.advance(200)
+    queue.send("late")
+    assert [message.payload for message in queue.receive(1000)] == [str(n) for n in range(1000)]
+
+
 @pytest.mark.parametrize("timeout", [1, 0.001, 2.5, timedelta(seconds=1)])
 def test_a_message_is_due_again_at_exactly_the_end_of_its_visibility_timeout(
     backend: Backend, clock: ManualClock, timeout: float | timedelta

@@ -65,7 +65,6 @@ def test_text_is_stored_as_it_is_and_anything_else_as_compact_json(backend: Back
         queue.send(payload)
     queue.send_many(payload for payload, _, _ in PAYLOADS)
     assert backend.sql("localqueue", STORED) == [(kind, data) for _, kind, data in PAYLOADS] * 2
-    assert backend.sql("localqueue", "SELECT DISTINCT typeof(payload_data) FROM {messages}") == [("text",)]
 
 
 def test_json_of_a_number_longer_than_python_converts_is_stored_or_refused_by_name(backend: Backend) -> None:
@@ -92,8 +91,8 @@ def test_65_536_bytes_of_stored_utf_8_are_allowed(backend: Backend) -> None:
     for payload in LARGEST:
         queue.send(payload)
         queue.send_many([payload, payload])
-    sql = "SELECT length(CAST(payload_data AS BLOB)), count(*) FROM {messages} GROUP BY 1"
-    assert backend.sql("localqueue", sql) == [(65_536, 3 * len(LARGEST))]
+    stored = backend.sql("localqueue", "SELECT payload_data FROM {messages}")
+    assert [len(data.encode()) for (data,) in stored] == [65_536] * 3 * len(LARGEST)
 
 
 TOO_LARGE: list[tuple[Any, int]] = [
@@ -105,11 +104,11 @@ TOO_LARGE: list[tuple[Any, int]] = [
 ]
 
 
-def test_one_byte_more_is_too_large_and_nothing_is_stored(backend: Backend) -> None:
-    queue = backend.localqueue()
+def test_one_byte_more_is_too_large_and_nothing_is_stored(checking_backend: Backend) -> None:
+    queue = checking_backend.localqueue()
     for payload, size in TOO_LARGE:
         for send, sent in ((queue.send, payload), (queue.send_many, ["fits", payload])):
-            with unchanged(backend, "localqueue"), pytest.raises(PayloadTooLarge, match="65,536") as caught:
+            with unchanged(checking_backend, "localqueue"), pytest.raises(PayloadTooLarge, match="65,536") as caught:
                 send(sent)
             error = caught.value
             assert (error.field, error.size, error.limit, error.code) == ("payload", size, 65_536, "INVALID_INPUT")
@@ -131,24 +130,24 @@ def test_send_many_of_nothing_is_no_ids(backend: Backend) -> None:
     assert backend.localqueue().send_many([]) == []
 
 
-def test_send_many_refuses_what_is_one_payload_or_none(backend: Backend) -> None:
+def test_send_many_refuses_what_is_one_payload_or_none(checking_backend: Backend) -> None:
     """Each of these would be taken apart, or fail in the middle of the library."""
-    queue = backend.localqueue()
+    queue = checking_backend.localqueue()
     refused: list[Any] = ["text", {"a": 1}, Order(name="x"), b"abc", bytearray(b"a"), None, 5]
     for payloads in refused:
-        with unchanged(backend, "localqueue"), pytest.raises(TypeError) as caught:
+        with unchanged(checking_backend, "localqueue"), pytest.raises(TypeError) as caught:
             queue.send_many(payloads)
         assert getattr(caught.value, "field", None) == "payloads"
 
 
-def test_send_many_writes_nothing_if_its_iterable_fails_half_way(backend: Backend) -> None:
-    queue = backend.localqueue()
+def test_send_many_writes_nothing_if_its_iterable_fails_half_way(checking_backend: Backend) -> None:
+    queue = checking_backend.localqueue()
 
     def payloads() -> Iterator[str]:
         yield "a"
         raise LookupError("no more")
 
-    with unchanged(backend, "localqueue"), pytest.raises(LookupError, match="no more"):
+    with unchanged(checking_backend, "localqueue"), pytest.raises(LookupError, match="no more"):
         queue.send_many(payloads())
 
 

@@ -48,19 +48,19 @@ def test_an_event_of_any_pydantic_type_comes_back_as_it_was_sent(backend: Backen
         assert backend.sql("transport", "SELECT DISTINCT event FROM {messages}") == [(sent.model_dump_json(),)]
 
 
-def test_an_event_of_a_subclass_is_stored_with_what_the_subclass_adds(backend: Backend) -> None:
+def test_an_event_of_a_subclass_is_stored_with_what_the_subclass_adds(checking_backend: Backend) -> None:
     class Wider(Closed):
         more: int = 5
 
-    backend.transport(event_type=Closed).publish("g", Wider())
-    assert backend.sql("transport", "SELECT event FROM {messages}") == [(Wider().model_dump_json(),)]
+    checking_backend.transport(event_type=Closed).publish("g", Wider())
+    assert checking_backend.sql("transport", "SELECT event FROM {messages}") == [(Wider().model_dump_json(),)]
 
 
-def test_an_event_of_another_type_is_refused(backend: Backend) -> None:
-    transport = backend.transport()
+def test_an_event_of_another_type_is_refused(checking_backend: Backend) -> None:
+    transport = checking_backend.transport()
     others: list[Any] = [None, "text", 1, {"kind": "a"}, Closed(), b"x"]
     for sent in others:
-        with unchanged(backend, "transport"):
+        with unchanged(checking_backend, "transport"):
             with pytest.raises(InvalidType) as caught:
                 transport.publish("g", sent)
             assert caught.value.field == "event"
@@ -89,32 +89,32 @@ NOT_JSON: dict[str, tuple[Any, type[InvalidInput]]] = {
 }
 
 
-def test_what_json_does_not_have_is_refused_and_never_rewritten(backend: Backend) -> None:
-    queue = backend.localqueue()
+def test_what_json_does_not_have_is_refused_and_never_rewritten(checking_backend: Backend) -> None:
+    queue = checking_backend.localqueue()
     for name, (payload, kind) in NOT_JSON.items():
         for send, sent in ((queue.send, payload), (queue.send_many, ["ok", payload])):
-            with unchanged(backend, "localqueue"), pytest.raises(InvalidInput) as caught:
+            with unchanged(checking_backend, "localqueue"), pytest.raises(InvalidInput) as caught:
                 send(sent)
             assert (type(caught.value), caught.value.field) == (kind, "payload"), name
 
 
-def test_a_payload_that_contains_itself_is_refused(backend: Backend) -> None:
+def test_a_payload_that_contains_itself_is_refused(checking_backend: Backend) -> None:
     endless: list[Any] = []
     endless.append(endless)
-    queue = backend.localqueue()
-    with unchanged(backend, "localqueue"), pytest.raises(InvalidInput):
+    queue = checking_backend.localqueue()
+    with unchanged(checking_backend, "localqueue"), pytest.raises(InvalidInput):
         queue.send(endless)
 
 
-def test_an_event_that_json_cannot_hold_is_refused_and_never_rewritten(backend: Backend) -> None:
-    transport = backend.transport()
+def test_an_event_that_json_cannot_hold_is_refused_and_never_rewritten(checking_backend: Backend) -> None:
+    transport = checking_backend.transport()
     for bad in (
         Event(kind="a", data={"v": nan}),
         Event.model_validate({"kind": "a", "v": -inf}),
         Event(kind="\udfff"),
         Event(kind="a", data={"v": {1, nan}}),
     ):
-        with unchanged(backend, "transport"), pytest.raises(InvalidInput) as caught:
+        with unchanged(checking_backend, "transport"), pytest.raises(InvalidInput) as caught:
             transport.publish("g", bad)
         assert caught.value.field == "event"
 

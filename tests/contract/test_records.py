@@ -29,8 +29,8 @@ FIELDS = {
 }
 
 
-def test_a_record_is_frozen_and_slotted(backend: Backend) -> None:
-    for record, it in _records(backend).items():
+def test_a_record_is_frozen_and_slotted(checking_backend: Backend) -> None:
+    for record, it in _records(checking_backend).items():
         assert not hasattr(it, "__dict__")
         for name in FIELDS[record]:
             with pytest.raises((FrozenInstanceError, AttributeError, TypeError)):
@@ -39,14 +39,14 @@ def test_a_record_is_frozen_and_slotted(backend: Backend) -> None:
                 getattr(it, name)
 
 
-def test_an_event_is_decoded_when_it_is_asked_for_and_once(backend: Backend) -> None:
+def test_an_event_is_decoded_when_it_is_asked_for_and_once(checking_backend: Backend) -> None:
     decoded: list[Any] = []
 
     class Watched(Event):
         def model_post_init(self, _context: Any) -> None:
             decoded.append(self)
 
-    transport = backend.transport(event_type=Watched)
+    transport = checking_backend.transport(event_type=Watched)
     transport.publish("g", Watched(kind="a"))
     decoded.clear()
     lease = claim(transport)
@@ -64,9 +64,9 @@ def test_a_lease_that_was_extended_carries_its_event(backend: Backend) -> None:
     assert transport.extend(second, 60).event.kind == "b"
 
 
-def test_repr_of_a_lease_or_message_shows_no_payload(backend: Backend) -> None:
+def test_repr_of_a_lease_or_message_shows_no_payload(checking_backend: Backend) -> None:
     """It ends up in logs."""
-    transport, queue = backend.transport(), backend.localqueue()
+    transport, queue = checking_backend.transport(), checking_backend.localqueue()
     transport.publish("g", event("private"))
     queue.send("private")
     lease, [message] = claim(transport), queue.receive()
@@ -76,8 +76,8 @@ def test_repr_of_a_lease_or_message_shows_no_payload(backend: Backend) -> None:
 
 @pytest.mark.parametrize("asked", [False, True], ids=["before its event was asked for", "after"])
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy], ids=["copy", "deepcopy"])
-def test_a_copy_of_a_lease_is_as_good_as_the_lease(backend: Backend, copied: Any, asked: bool) -> None:
-    transport = backend.transport()
+def test_a_copy_of_a_lease_is_as_good_as_the_lease(checking_backend: Backend, copied: Any, asked: bool) -> None:
+    transport = checking_backend.transport()
     transport.publish("g", event("a"))
     lease = claim(transport)
     if asked:
@@ -89,15 +89,15 @@ def test_a_copy_of_a_lease_is_as_good_as_the_lease(backend: Backend, copied: Any
     assert transport.claim("w", 5) is None
 
 
-def test_a_page_or_message_goes_through_a_pickle(backend: Backend) -> None:
-    records = _records(backend)
+def test_a_page_or_message_goes_through_a_pickle(checking_backend: Backend) -> None:
+    records = _records(checking_backend)
     page, message = pickle.loads(pickle.dumps((records["page"], records["message"])))
     assert (page, message) == (records["page"], records["message"])
     assert message.payload == records["message"].payload == {"a": [1]}
 
 
-def test_a_page_is_a_list_of_keys_with_values_and_a_cursor(backend: Backend) -> None:
-    kv: LocalKvRepository = backend.localkv()
+def test_a_page_is_a_list_of_keys_with_values_and_a_cursor(checking_backend: Backend) -> None:
+    kv: LocalKvRepository = checking_backend.localkv()
     kv.put_many({"a": b"1", "b": b"2"})
     assert kv.scan_prefix("", limit=1) == ScanPage([("a", b"1")], "1")
     assert kv.scan_prefix("") == ScanPage([("a", b"1"), ("b", b"2")], None)

@@ -35,23 +35,33 @@ def test_a_write_changes_its_store(backend: Backend, clock: ManualClock, write: 
     assert contents(backend, store) != before
 
 
-@pytest.mark.parametrize("resolution", ["ABORT", "FAIL", "ROLLBACK"])
 @pytest.mark.parametrize("write", MIDDLES)
 def test_an_operation_that_fails_in_the_middle_leaves_nothing_and_its_error_is_the_databases(
-    backend: Backend, clock: ManualClock, write: str, resolution: str
+    backend: Backend, clock: ManualClock, write: str
 ) -> None:
+    _leaves_nothing(backend, clock, write, "ABORT")
+
+
+@pytest.mark.parametrize("resolution", ["FAIL", "ROLLBACK"])
+@pytest.mark.parametrize("write", MIDDLES)
+def test_however_sqlite_ends_what_fails_in_the_middle_it_leaves_nothing(
+    file_backend: Backend, clock: ManualClock, write: str, resolution: str
+) -> None:
+    _leaves_nothing(file_backend, clock, write, resolution)
+
+
+def _leaves_nothing(backend: Backend, clock: ManualClock, write: str, resolution: str) -> None:
     store, call = WRITES[write]
     filled = fill(backend, clock)
     repository = getattr(backend, store)(clock=clock)
-    trigger = f"CREATE TRIGGER refuse {MIDDLES[write]} BEGIN SELECT RAISE({resolution}, 'refused here'); END"
-    backend.sql(store, trigger)
+    backend.refuse(store, MIDDLES[write], resolution)
     with unchanged(backend, *STORES):
         for _ in range(7):
             with pytest.raises(Exception, match="refused here") as caught:
                 call(repository, filled)
             assert not isinstance(caught.value, QstoreError)
     assert lock_is_free(backend, store)
-    backend.sql(store, "DROP TRIGGER refuse")
+    backend.relent(store, MIDDLES[write])
     before = contents(backend, store)
     call(repository, filled)
     assert contents(backend, store) != before
@@ -74,17 +84,17 @@ def test_an_operation_that_is_broken_off_leaves_nothing_and_no_lock(
 
 
 @each_timed_write
-def test_the_time_is_read_with_the_write_lock_held(backend: Backend, clock: ManualClock, write: str) -> None:
+def test_the_time_is_read_with_the_write_lock_held(file_backend: Backend, clock: ManualClock, write: str) -> None:
     """Otherwise a lease would have run for as long as its claim waited for the lock."""
     store, call = WRITES[write]
-    filled = fill(backend, clock)
+    filled = fill(file_backend, clock)
     free: list[bool] = []
 
     def watching() -> float:
-        free.append(lock_is_free(backend, store))
+        free.append(lock_is_free(file_backend, store))
         return clock()
 
-    call(getattr(backend, store)(clock=watching), filled)
+    call(getattr(file_backend, store)(clock=watching), filled)
     assert set(free) == {False}
 
 
@@ -125,18 +135,18 @@ def test_a_read_does_not_need_the_write_lock(impatient_backend: Backend, clock: 
 
 
 @each_read
-def test_a_read_of_live_keys_never_takes_the_write_lock(backend: Backend, clock: ManualClock, read: str) -> None:
+def test_a_read_of_live_keys_never_takes_the_write_lock(file_backend: Backend, clock: ManualClock, read: str) -> None:
     store, call = READS[read]
-    filled = fill(backend, clock)
-    backend.sql(store, "DELETE FROM {kv} WHERE key = 'expired'")
+    filled = fill(file_backend, clock)
+    file_backend.sql(store, "DELETE FROM {kv} WHERE key = 'expired'")
     free: list[bool] = []
 
     def watching() -> float:
-        free.append(lock_is_free(backend, store))
+        free.append(lock_is_free(file_backend, store))
         return clock()
 
-    with unchanged(backend, store):
-        assert call(getattr(backend, store)(clock=watching), filled)
+    with unchanged(file_backend, store):
+        assert call(getattr(file_backend, store)(clock=watching), filled)
     assert set(free) <= {True}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from math import inf, nextafter
+from pathlib import Path
 
 import pytest
 
-from tests.backends import Backend, ManualClock
+from qstore import TransportRepository
+from tests.backends import MOUNTED, Backend, ManualClock, PostgresSessionBackend
 from tests.contract.contents import unchanged
 from tests.contract.events import claim, drained, event
 
@@ -145,10 +148,10 @@ def test_what_the_floor_kept_back_comes_when_the_floor_goes_down(backend: Backen
 
 
 def test_a_clock_that_jumped_ahead_and_was_set_right_again_starves_no_group(
-    backend: Backend, clock: ManualClock
+    settling_backend: Backend, clock: ManualClock
 ) -> None:
     """Semantics 8: otherwise it would starve until the year that the clock had for a moment."""
-    transport = backend.transport(clock=clock)
+    transport = settling_backend.transport(clock=clock)
     transport.publish_many(("ahead", event("a")) for _ in range(3))
     clock.advance(10 * 366 * 86_400)
     transport.ack(claim(transport))
@@ -163,28 +166,76 @@ def test_a_clock_that_jumped_ahead_and_was_set_right_again_starves_no_group(
     assert "a" in served
 
 
-def test_a_claim_stamp_in_the_future_ties_with_one_of_now_by_seq(backend: Backend, clock: ManualClock) -> None:
-    transport = backend.transport(clock=clock)
+def test_a_claim_stamp_in_the_future_ties_with_one_of_now_by_seq(settling_backend: Backend, clock: ManualClock) -> None:
+    transport = settling_backend.transport(clock=clock)
     transport.publish_many([("a", event("a")), ("b", event("b")), ("c", event("c"))])
-    backend.sql("transport", "UPDATE {groups} SET last_claimed_at = ? WHERE group_id = 'a'", clock.now + 100)
-    backend.sql("transport", "UPDATE {groups} SET last_claimed_at = ? WHERE group_id = 'b'", clock.now)
-    backend.sql("transport", "UPDATE {groups} SET last_claimed_at = ? WHERE group_id = 'c'", clock.now + 50)
+    settling_backend.sql("transport", "UPDATE {groups} SET last_claimed_at = ? WHERE group_id = 'a'", clock.now + 100)
+    settling_backend.sql("transport", "UPDATE {groups} SET last_claimed_at = ? WHERE group_id = 'b'", clock.now)
+    settling_backend.sql("transport", "UPDATE {groups} SET last_claimed_at = ? WHERE group_id = 'c'", clock.now + 50)
     assert drained(transport) == ["a", "b", "c"]
 
 
-def test_a_message_without_its_group_row_is_not_delivered_until_the_group_is_published_to(backend: Backend) -> None:
+def test_a_message_without_its_group_row_is_not_delivered_until_the_group_is_published_to(
+    file_backend: Backend,
+) -> None:
     """As the seed's join has it. qstore itself writes both in one transaction."""
-    transport = backend.transport()
+    transport = file_backend.transport()
     sql = "INSERT INTO {messages} (group_id, event) VALUES ('g', ?)"
-    backend.sql("transport", sql, event("orphan").model_dump_json())
+    file_backend.sql("transport", sql, event("orphan").model_dump_json())
     assert transport.claim("w", 30) is None
     transport.publish("g", event("b"))
     assert drained(transport) == ["orphan", "b"]
 
 
-def test_a_message_without_lock_expiry_that_names_a_holder_is_neither_free_nor_in_flight(backend: Backend) -> None:
+@pytest.mark.parametrize("floor", [0, 2])
+def test_of_any_number_of_groups_that_lapsed_the_one_claimed_longest_ago_comes_first(
+    settling_backend: Backend, clock: ManualClock, floor: int
+) -> None:
+    """A caller's transaction on a server looks at the 1,000 that lapsed first."""
+    transport = settling_backend.transport(clock=clock)
+    transport.publish_many((f"g{n}", event(str(n)), n % 5) for n in range(1200))
+    lapsed = "UPDATE {messages} SET locked_by = 'w', lock_expiry = ? - seq"
+    settling_backend.by_hand("transport", lapsed, clock.now - 1)
+    settling_backend.sql("transport", "UPDATE {groups} SET last_claimed_at = 5")
+    settling_backend.sql("transport", "UPDATE {groups} SET last_claimed_at = 3 WHERE group_id IN ('g1', 'g2', 'g3')")
+    transport.publish("new", event("new"), priority=4)
+    kinds = [claim(transport, floor=floor).event.kind for _ in range(4)]
+    assert kinds == (["new", "1", "2", "3"] if floor == 0 else ["new", "2", "3", "4"])
+
+
+def test_on_a_server_a_stamp_in_the_future_is_set_right_by_a_claim_that_is_not_the_callers(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """A claim in the caller's transaction leaves other groups as they are, and takes this one last."""
+    with closing(PostgresSessionBackend(tmp_path)) as backend:
+        joined = backend.transport(clock=clock)
+        settling = TransportRepository(backend.engine, naming=MOUNTED, clock=clock)
+        joined.publish_many([("a", event("a1")), ("b", event("b")), ("a", event("a2"))])
+        backend.sql("transport", "UPDATE {groups} SET last_claimed_at = ? WHERE group_id = 'a'", clock.now + 100)
+        assert claim(joined).event.kind == "b"
+        lease = claim(settling)
+        assert lease.event.kind == "a1"
+        settling.nack(lease)
+        assert backend.sql("transport", "SELECT last_claimed_at FROM {groups}") == [(clock.now,)] * 2
+
+
+def test_on_a_server_a_message_by_another_hand_is_not_delivered_until_the_groups_are_repaired(
+    server_backend: Backend,
+) -> None:
+    """A group's row tells there what its messages are, also of one that has none yet."""
+    transport = server_backend.transport()
+    sql = "INSERT INTO {messages} (group_id, event) VALUES (?, ?)"
+    server_backend.sql("transport", sql, "g", event("orphan").model_dump_json())
+    assert transport.claim("w", 30) is None
+    transport.publish("g", event("b"))
+    assert drained(transport) == ["b"]
+    server_backend.by_hand("transport", sql, "g", event("c").model_dump_json())
+    assert drained(transport) == ["orphan", "c"]
+
+
+def test_a_message_without_lock_expiry_that_names_a_holder_is_neither_free_nor_in_flight(file_backend: Backend) -> None:
     """A state that no operation leaves behind; the seed's statement passes over the row and serves the next."""
-    transport = backend.transport()
+    transport = file_backend.transport()
     transport.publish_many([("g", event("odd")), ("g", event("b"))])
-    backend.sql("transport", "UPDATE {messages} SET locked_by = 'x' WHERE seq = (SELECT min(seq) FROM {messages})")
+    file_backend.sql("transport", "UPDATE {messages} SET locked_by = 'x' WHERE seq = (SELECT min(seq) FROM {messages})")
     assert drained(transport) == ["b"]

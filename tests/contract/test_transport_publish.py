@@ -44,7 +44,7 @@ def test_a_seq_is_never_reused_after_the_rows_were_deleted_by_another_hand(backe
     transport = backend.transport()
     first = transport.publish("g", event("a"))
     lease = claim(transport)
-    backend.sql("transport", "DELETE FROM {messages}")
+    backend.by_hand("transport", "DELETE FROM {messages}")
     assert transport.publish("g", event("b")) > first
     transport.ack(lease)
     assert drained(transport) == ["b"]
@@ -70,14 +70,14 @@ def test_publish_many_of_nothing_is_no_seqs(backend: Backend) -> None:
     assert backend.transport().publish_many([]) == []
 
 
-def test_publish_many_writes_nothing_if_its_iterable_fails_half_way(backend: Backend) -> None:
-    transport = backend.transport()
+def test_publish_many_writes_nothing_if_its_iterable_fails_half_way(checking_backend: Backend) -> None:
+    transport = checking_backend.transport()
 
     def messages() -> Iterator[tuple[str, Event]]:
         yield "g", event("a")
         raise LookupError("no more")
 
-    with unchanged(backend, "transport"), pytest.raises(LookupError, match="no more"):
+    with unchanged(checking_backend, "transport"), pytest.raises(LookupError, match="no more"):
         transport.publish_many(messages())
 
 
