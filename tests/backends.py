@@ -5,6 +5,7 @@ A `Backend` hands out repositories on one directory of real files, and lets a te
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -399,14 +400,16 @@ BACKENDS: dict[str, type[Backend]] = {
     "asyncpg": AsyncpgBackend,
     "asyncpg session": AsyncpgSessionBackend,
 }
+if chosen := os.environ.get("QSTORE_TEST_BACKENDS"):  # a run on one more Python need not repeat all of them
+    BACKENDS = {kind: BACKENDS[kind] for kind in chosen.split(",")}
 ON_FILES = tuple(kind for kind, backend in BACKENDS.items() if backend.one_writer)
 """Those whose database is SQLite's."""
 ON_A_SERVER = tuple(kind for kind in BACKENDS if kind not in ON_FILES)
-CHECKING = (*ON_FILES, "postgres")
+CHECKING = tuple(kind for kind in BACKENDS if kind in (*ON_FILES, "postgres"))
 """For what is decided before a statement is run or after: the same whatever a server is reached by."""
 SETTLING = (*ON_FILES, *(kind for kind in ON_A_SERVER if not BACKENDS[kind].joins))
 """Those that set a claim stamp of the future right: on a server, only in a transaction of qstore's own."""
-SHARED = ("opened", "watched", "host", "async", "async watched", "async host", "postgres", "async postgres", "asyncpg")
+SHARED = tuple(kind for kind, backend in BACKENDS.items() if not backend.joins)
 """Those whose repositories any number of threads may share: bound to an Engine."""
 
 

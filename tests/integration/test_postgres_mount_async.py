@@ -161,7 +161,8 @@ def test_a_write_session_commits_at_its_end_and_rolls_back_on_an_error(host: Pos
 
     async def work() -> None:
         async with engine_of(host, driver) as engine:
-            for number, bind in enumerate([engine, async_sessionmaker(engine, expire_on_commit=False)]):
+            binds: list[Any] = [engine, async_sessionmaker(engine, expire_on_commit=False)]
+            for number, bind in enumerate(binds):
                 with pytest.raises(ValueError, match="no"):
                     await lose(bind)
                 if not number:
@@ -201,7 +202,9 @@ def test_an_upgrade_by_another_does_not_upset_the_statements_of_a_connection(hos
             for _ in range(8):
                 assert await kv.get("taken") == b"old"
                 await queue.send("m")
-            host.sql("DROP INDEX qstore_localkv_idx_kv_expires; ALTER TABLE qstore_localqueue_messages DROP COLUMN ready")
+            host.sql(
+                "DROP INDEX qstore_localkv_idx_kv_expires; ALTER TABLE qstore_localqueue_messages DROP COLUMN ready"
+            )
             migrate.upgrade(host.engine, naming=STORES.naming)
             assert await kv.get("taken") == b"old"
             assert len(await queue.receive(20)) == 10

@@ -1,0 +1,308 @@
+"""What goes wrong on PostgreSQL, told in qstore's errors: conflicts, no room, no tables, no connection, no password."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import URL, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import Session
+
+from qstore import (
+    AsyncLocalKvRepository,
+    BackendUnsupported,
+    FormatError,
+    InvalidInput,
+    LocalKvRepository,
+    LocalQueueRepository,
+    Naming,
+    QstoreError,
+    StoreBusy,
+    StoreFull,
+    TransportRepository,
+    migrate,
+    open_engine,
+)
+from tests import postgres
+from tests.backends import MOUNTED
+
+DRIVERS = pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+BINDS = pytest.mark.parametrize("joined", [False, True], ids=["own", "joined"])
+
+
+@pytest.fixture
+def url() -> URL:
+    return postgres.database()
+
+
+@pytest.fixture
+def engine(url: URL) -> Iterator[Engine]:
+    engine = create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+def outcome(url: URL, driver: str, work: Callable[[Any], Any]) -> BaseException | None:
+    """What a put raises through a driver, on an engine that it had used before."""
+
+    async def through_asyncpg() -> BaseException | None:
+        engine = create_async_engine(url.set(drivername="postgresql+asyncpg"))
+        kv = AsyncLocalKvRepository(engine, naming=MOUNTED)
+        try:
+            await kv.put("k", b"v")
+        except Exception as error:
+            return error
+        finally:
+            await engine.dispose()
+        return None
+
+    if driver == "asyncpg":
+        return asyncio.run(through_asyncpg())
+    engine = create_engine(url)
+    try:
+        work(LocalKvRepository(engine, naming=MOUNTED))
+    except Exception as error:
+        return error
+    finally:
+        engine.dispose()
+    return None
+
+
+def put(kv: LocalKvRepository) -> None:
+    kv.put("k", b"v")
+
+
+@DRIVERS
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("40001", StoreBusy),
+        ("40P01", StoreBusy),
+        ("55P03", StoreBusy),
+        ("53300", StoreBusy),
+        ("53100", StoreFull),
+        ("25006", BackendUnsupported),
+        ("42501", DBAPIError),
+    ],
+)
+def test_an_error_is_what_its_sqlstate_says(
+    url: URL, driver: str, state: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qstore.binding.CONFLICT_PAUSES", (0.0,) * 3)
+    with postgres.connect(url) as connection:
+        body = f"BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{state}'; END"
+        connection.execute(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$".encode())
+        connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON qstore_localkv_kv EXECUTE FUNCTION refuse()")
+    error = outcome(url, driver, put)
+    assert type(error) is kind or (kind is DBAPIError and isinstance(error, DBAPIError))
+    assert kind is DBAPIError or (error is not None and isinstance(error.__cause__, DBAPIError))
+
+
+def test_a_conflict_is_repeated_a_bounded_number_of_times_and_a_passing_one_is_never_seen(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SEQUENCE tries")
+        connection.exec_driver_sql(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('tries') <= 5 THEN"
+            " RAISE EXCEPTION 'refused' USING ERRCODE = '40001'; END IF; RETURN new; END $$"
+        )
+        connection.exec_driver_sql(
+            "CREATE TRIGGER refuse BEFORE INSERT ON qstore_localkv_kv FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+    kv = LocalKvRepository(engine, naming=MOUNTED)
+    kv.put("k", b"v")
+    assert kv.get("k") == b"v"
+
+
+@DRIVERS
+def test_a_database_that_only_reads_is_told_so_and_is_read(url: URL, driver: str) -> None:
+    put(LocalKvRepository(engine := create_engine(url), naming=MOUNTED))
+    LocalKvRepository(engine, naming=MOUNTED).put("expired", b"v", ttl=0)
+    engine.dispose()
+    with postgres.connect(url) as connection:
+        connection.execute(f"ALTER DATABASE {url.database} SET default_transaction_read_only = on".encode())
+    assert type(outcome(url, driver, put)) is BackendUnsupported
+    assert outcome(url, "psycopg", lambda kv: (kv.get("k"), kv.get("expired"), kv.scan_prefix(""))) is None
+
+
+def test_an_engine_that_was_opened_to_read_only_reads(url: URL) -> None:
+    writable = create_engine(url)
+    LocalKvRepository(writable, naming=MOUNTED).put("k", b"v", ttl=0)
+    writable.dispose()
+    engine = open_engine(url, read_only=True)
+    kv = LocalKvRepository(engine, naming=MOUNTED)
+    assert kv.get("k") is None
+    with postgres.connect(url) as connection:
+        expired_there = connection.execute("SELECT count(*) FROM qstore_localkv_kv").fetchone()
+    try:
+        with pytest.raises(BackendUnsupported):
+            kv.put("l", b"v")
+    finally:
+        engine.dispose()
+    assert expired_there == (1,)
+
+
+@BINDS
+@pytest.mark.parametrize("call", ["get", "put", "scan", "claim", "publish", "receive"])
+def test_missing_tables_are_named_and_leave_a_callers_transaction_as_it_was(
+    engine: Engine, call: str, *, joined: bool
+) -> None:
+    elsewhere = Naming("elsewhere_")
+    with Session(engine) as session:
+        bind: Any = session if joined else engine
+        session.execute(text("CREATE TABLE orders (id int)"))
+        calls: dict[str, Callable[[], Any]] = {
+            "get": lambda: LocalKvRepository(bind, naming=elsewhere).get("k"),
+            "put": lambda: LocalKvRepository(bind, naming=elsewhere).put("k", b"v"),
+            "scan": lambda: LocalKvRepository(bind, naming=elsewhere).scan_prefix("k"),
+            "claim": lambda: TransportRepository(bind, naming=elsewhere).claim("w", 1),
+            "publish": lambda: TransportRepository(bind, naming=elsewhere, event_type=str).publish("g", "e"),
+            "receive": lambda: LocalQueueRepository(bind, naming=elsewhere).receive(),
+        }
+        with pytest.raises(FormatError, match="migrate.upgrade"):
+            calls[call]()
+        assert session.execute(text("SELECT count(*) FROM orders")).scalar() == 0
+
+
+def end_sessions(url: URL) -> None:
+    with postgres.connect(url) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+
+
+@pytest.mark.parametrize("call", ["publish", "publish_many", "send_many", "claim"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_connection_that_is_lost_at_any_statement_is_the_drivers_error_and_the_next_call_works(
+    url: URL, engine: Engine, call: str, at: int
+) -> None:
+    transport = TransportRepository(engine, naming=MOUNTED, event_type=str)
+    queue = LocalQueueRepository(engine, naming=MOUNTED)
+    calls: dict[str, Callable[[], Any]] = {
+        "publish": lambda: transport.publish("g", "e"),
+        "publish_many": lambda: transport.publish_many([("g", "e"), ("h", "e")]),
+        "send_many": lambda: queue.send_many(["p", "p"]),
+        "claim": lambda: transport.claim("w", 60),
+    }
+    left = [at]
+
+    def lose(*_: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            end_sessions(url)
+
+    calls[call]()
+    event.listen(engine, "before_cursor_execute", lose)
+    try:
+        calls[call]()
+    except DBAPIError as error:
+        assert error.connection_invalidated
+        assert left[0] <= 0
+    event.remove(engine, "before_cursor_execute", lose)
+    calls[call]()
+    counts = "SELECT count(*) FROM qstore_transport_messages UNION ALL SELECT count(*) FROM qstore_localqueue_messages"
+    with postgres.connect(url) as connection:
+        numbers = [number for (number,) in connection.execute(counts).fetchall()]
+    whole = 1 if call == "publish" else 2
+    assert all(number % whole == 0 for number in numbers)
+
+
+def test_a_lost_connection_in_a_callers_transaction_is_the_drivers_error_and_undoes_it_all(
+    url: URL, engine: Engine
+) -> None:
+    with Session(engine) as session:
+        transport = TransportRepository(session, naming=MOUNTED, event_type=str)
+        transport.publish("g", "1")
+        end_sessions(url)
+        with pytest.raises(DBAPIError) as caught:
+            transport.publish("g", "2")
+        assert caught.value.connection_invalidated
+        session.rollback()
+        assert transport.claim("w", 60) is None
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "postgresql+psycopg:///nowhere?host=/nonexistent&user=u&password=SECRET",
+        "postgresql+psycopg://u:SECRET@/nowhere?host=/nonexistent",
+        "postgresql+psycopg2://u:SECRET@localhost/nowhere",
+        "postgresql+psycopg://u:SECRET@localhost/nowhere?bogus=1",
+        "postgresql://u:SECRET@localhost:x/nowhere",
+        "postgresql://u:pa@ss:SECRET@localhost/nowhere",
+        "mysql://u:SECRET@localhost/nowhere",
+    ],
+)
+def test_no_error_shows_the_password(target: str) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  whatever it is
+        TransportRepository.open(target).close()
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "SECRET" not in f"{error} {error!r} {vars(error)}"
+        error = error.__cause__ or error.__context__
+
+
+def test_a_url_that_does_not_parse_is_invalid_input() -> None:
+    with pytest.raises(InvalidInput):
+        TransportRepository.open("postgresql://u:p@localhost:x/nowhere").close()
+
+
+def test_a_sync_repository_refuses_an_async_driver_by_name() -> None:
+    """As open_engine does. In a process of its own: what is not awaited is a warning."""
+    code = (
+        "from qstore import BackendUnsupported, TransportRepository\n"
+        "try: TransportRepository.open('postgresql+asyncpg:///nowhere?host=/nonexistent')\n"
+        "except BackendUnsupported: print('refused')\n"
+        "except Exception as error: print(repr(error))\n"
+    )
+    arguments = [sys.executable, "-W", "ignore", "-c", code]
+    assert subprocess.run(arguments, capture_output=True, text=True, timeout=30, check=True).stdout == "refused\n"
+
+
+def test_neither_a_repository_nor_its_errors_show_a_password_of_the_urls_parameters(url: URL) -> None:
+    secret = url.set(username=None, query={**url.query, "user": url.username or "postgres", "password": "SECRET"})
+    engine = create_engine(secret)
+    kv = LocalKvRepository(engine, naming=Naming("elsewhere_"))
+    assert "SECRET" not in repr(kv)
+    with pytest.raises(FormatError) as caught:
+        kv.get("k")
+    engine.dispose()
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_hold_all_text_is_refused_by_name(encoding: str) -> None:
+    """Semantics 6: text is the same on every back end."""
+    url = postgres.empty_database()
+    with postgres.connect(postgres.server()) as connection:
+        name = f"{url.database}_encoded"
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0".encode()
+        )
+    engine = create_engine(url.set(database=name))
+    try:
+        with pytest.raises(QstoreError, match="UTF"):
+            migrate.upgrade(engine, naming=MOUNTED)
+            TransportRepository(engine, naming=MOUNTED, event_type=str).publish("😀", "😀")
+    finally:
+        engine.dispose()
+
+
+def test_the_trap_is_real_a_role_that_may_have_no_more_connections_gives_psycopg_no_sqlstate(url: URL) -> None:
+    with postgres.connect(url) as connection:
+        role = f"limited_{url.database}"
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p' CONNECTION LIMIT 1".encode())
+        connection.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}".encode())
+    engine = create_engine(url.set(username=role, password="p"))
+    with engine.connect(), pytest.raises(DBAPIError) as caught:
+        LocalKvRepository(engine, naming=MOUNTED).get("k")
+    engine.dispose()
+    assert isinstance(caught.value.orig, psycopg.OperationalError)
+    assert caught.value.orig.sqlstate is None
