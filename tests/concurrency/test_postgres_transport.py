@@ -1,4 +1,4 @@
-"""The transport on PostgreSQL under load: one message of a group in flight, in order, none lost and none twice. H30, H31."""
+"""The transport on PostgreSQL under load: one message of a group in flight, in order, none lost or twice. H30, H31."""
 
 from __future__ import annotations
 

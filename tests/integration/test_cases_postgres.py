@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,8 @@ def test_a_claim_that_is_not_committed_keeps_the_second_message_of_its_group_bac
     """H30, and the trap: SKIP LOCKED on messages slides to it."""
     transport(engine).publish_many([("g", "1"), ("g", "2")])
     naive = text(
-        "SELECT event FROM qstore_transport_messages WHERE locked_by IS NULL ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED"
+        "SELECT event FROM qstore_transport_messages WHERE locked_by IS NULL"
+        " ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED"
     )
     with Session(engine) as one, Session(engine) as other:
         assert [one.scalar(naive), other.scalar(naive)] == ['"1"', '"2"']
@@ -143,10 +144,11 @@ def test_a_conflict_in_a_hosts_transaction_is_busy_and_is_neither_repeated_nor_e
         session.execute(text("INSERT INTO orders VALUES (1)"))
         localkv(engine).put("k", b"new")
         transport(engine).publish("g", "e2")
-        for call in (
+        calls: list[Callable[[], object]] = [
             lambda: localkv(session).put("k", b"late"),
             lambda: transport(session).publish("g", "late"),
-        ):
+        ]
+        for call in calls:
             statements.clear()
             with pytest.raises(StoreBusy) as caught:
                 call()

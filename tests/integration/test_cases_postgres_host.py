@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,12 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import URL, StaticPool, create_engine, event, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from qstore import (
-    AsyncLocalKvRepository,
-    AsyncTransportRepository,
     LocalKvRepository,
     LocalQueueRepository,
     StoreBusy,
@@ -26,9 +20,6 @@ from qstore import (
 )
 from tests import postgres
 from tests.backends import MOUNTED, ManualClock
-
-HELD = 2.5
-"""Seconds that a lock is held for which a cancelled call must not wait."""
 
 
 @pytest.fixture
@@ -223,81 +214,6 @@ def test_a_stamp_ahead_of_the_clock_starves_no_group_in_callers_transactions(url
         found = {served() for _ in range(19)}
     engine.dispose()
     assert "unlucky" in found
-
-
-@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-@pytest.mark.parametrize("joined", [False, True], ids=["own", "joined"])
-@pytest.mark.parametrize("call", ["publish", "publish_many", "put"])
-def test_a_call_that_waits_for_a_row_and_is_cancelled_ends_at_once_and_has_not_happened(
-    url: URL, driver: str, call: str, *, joined: bool
-) -> None:
-    """H14. The lock is a host's, and is held for much longer."""
-
-    async def main(holder: psycopg.Connection[Any]) -> tuple[bool, int]:
-        engine = create_async_engine(url.set(drivername=f"postgresql+{driver}"), pool_size=1, max_overflow=0)
-        async with AsyncSession(engine) as session:
-            bind: Any = session if joined else engine
-            messages = AsyncTransportRepository(bind, event_type=str, naming=MOUNTED)
-            kv = AsyncLocalKvRepository(bind, naming=MOUNTED)
-            calls: dict[str, Callable[[], Any]] = {
-                "publish": lambda: messages.publish("locked", "late"),
-                "publish_many": lambda: messages.publish_many([("a", "late"), ("locked", "late")]),
-                "put": lambda: kv.put("locked", b"late"),
-            }
-            freed = asyncio.get_running_loop().call_later(HELD, holder.execute, "ROLLBACK")
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(calls[call](), 0.2)
-            at_once = holder.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
-            freed.cancel()
-            holder.execute("ROLLBACK")
-            await session.rollback()
-        out: int = engine.sync_engine.pool.checkedout()  # type: ignore[attr-defined]
-        assert await AsyncTransportRepository(engine, event_type=str, naming=MOUNTED).publish("next", "e")
-        await engine.dispose()
-        return at_once, out
-
-    engine = create_engine(url)
-    transport(engine).publish("locked", "first")
-    LocalKvRepository(engine, naming=MOUNTED).put("locked", b"first")
-    engine.dispose()
-    with postgres.connect(url) as holder, postgres.connect(url) as other:
-        holder.execute("BEGIN")
-        holder.execute("SELECT 1 FROM qstore_transport_groups FOR UPDATE")
-        holder.execute("SELECT 1 FROM qstore_localkv_kv FOR UPDATE")
-        at_once, out = asyncio.run(main(holder))
-        late = other.execute("SELECT count(*) FROM qstore_transport_messages WHERE event = '\"late\"'").fetchone()
-        value = other.execute("SELECT value FROM qstore_localkv_kv").fetchone()
-    assert (late, value, out) == ((0,), (b"first",), 0)
-    assert at_once
-
-
-FORK = """
-import os, signal, sys
-from qstore import TransportRepository
-messages = TransportRepository.open(sys.argv[1], event_type=str)
-messages.publish("before", "e")
-child = os.fork()
-signal.alarm(8)
-for number in range(30):
-    messages.publish(f"{'child' if child == 0 else 'parent'} {number}", "e")
-if child == 0:
-    os._exit(0)
-_, status = os.waitpid(child, 0)
-messages.close()
-sys.exit(status != 0)
-"""
-
-
-def test_a_repository_that_is_used_on_both_sides_of_a_fork_keeps_two_conversations_apart(url: URL) -> None:
-    """Semantics 12: in the child it opens its own connection, or is refused by name."""
-    arguments = [sys.executable, "-W", "ignore", "-c", FORK, url.render_as_string(hide_password=False)]
-    with subprocess.Popen(arguments) as process:
-        try:
-            assert process.wait(8) == 0
-        finally:
-            process.kill()
-    with postgres.connect(url) as connection:
-        assert connection.execute("SELECT count(*) FROM qstore_transport_messages").fetchone() == (61,)
 
 
 @pytest.fixture(autouse=True)

@@ -97,8 +97,8 @@ def filled(request: pytest.FixtureRequest) -> Iterator[psycopg.Connection[Any]]:
             "localkv": ("kv",),
         }.items():
             for table in tables:
-                table = MOUNTED.of(store)[table]
-                connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
+                name = MOUNTED.of(store)[table]
+                connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)".encode())
         if request.param == "made now":
             fill(connection, ROWS)
             connection.execute("ANALYZE")
@@ -171,7 +171,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def described(node: dict[str, Any]) -> str:
     where = node.get("Index Name") or node.get("Relation Name") or node.get("CTE Name") or ""
-    return f"{node['Node Type']} {where} took {node['Actual Rows']} × {node['Actual Loops']}"
+    return f"{node['Node Type']} {where} took {node['Actual Rows']} rows {node['Actual Loops']} times"
 
 
 def too_much(plan: dict[str, Any]) -> list[str]:
