@@ -80,15 +80,9 @@ def faults(connection: Connection, naming: Naming, addition: Addition) -> int:
 def refuse_others(connection: Connection, naming: Naming, addition: Addition) -> None:
     """FormatError if a name that the addition needs is taken by something else."""
     it = found(connection, naming, addition.format.store)
-    taken = {
-        naming.name(addition.format.store, part)
-        for part in it.lacking
-        if connection.exec_driver_sql(
-            "SELECT 1 FROM sqlite_master WHERE lower(name) = ?",
-            (naming.name(addition.format.store, part).lower(),),
-        ).first()
-    }
-    if taken:
+    lacking = {naming.name(addition.format.store, part).lower() for part in it.lacking}
+    there = set(connection.exec_driver_sql("SELECT lower(name) FROM sqlite_master").scalars())
+    if taken := lacking & there:
         raise FormatError(
             f"{', '.join(sorted(taken))}: not what {addition.revision} makes under this name. Drop or rename it, and"
             " upgrade again",

@@ -112,10 +112,10 @@ def test_mounted_stores_are_there_whole_or_not_at_all_whenever_their_maker_dies(
 def test_mounted_stores_are_gone_or_still_whole_whenever_their_downgrade_dies(tmp_path: Path) -> None:
     host_mounts(tmp_path / "whole", "")
     run(tmp_path / "whole", "INSERT INTO qstore_localkv_kv VALUES ('k', x'00', NULL)")
-    for number in range(1, 150):
+    for number in range(1, 400):
         (tmp_path / f"f.{number}").write_bytes((tmp_path / "whole").read_bytes())
     count = dying_at_every_statement(host_unmounts, tmp_path / "f", "", "after_cursor_execute")
-    assert 10 < count < 149
+    assert 10 < count < 399
     for number in range(1, count + 1):
         path = tmp_path / f"f.{number}"
         assert dump(path) == dump(tmp_path / "whole"), number
