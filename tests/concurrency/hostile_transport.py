@@ -112,7 +112,7 @@ class HostileTransport(Hostile):
             self.steps.append(f"relock({seq})")
             with self.transaction("COMMIT"):
                 operations._relock(
-                    self.tx, (seq, worker, until), *random.choice(((None, None), (worker, self.now + 4)))
+                    self.tx, (seq, group, worker, until), *random.choice(((None, None), (worker, self.now + 4)))
                 )
         elif how == 2:
             values = ("__parked__", self.now + 2, seq)
