@@ -109,6 +109,7 @@ def received(url: URL, receivers: int = RECEIVERS) -> Counter[str]:
 
         def finished() -> bool:
             with postgres.connect(url) as connection:
+                connection.execute("SET default_transaction_isolation = 'read committed'")
                 query = MOUNTED.of("localqueue").render("SELECT count(*) FROM {messages}")
                 return connection.execute(query.encode()).fetchone() == (0,)
 

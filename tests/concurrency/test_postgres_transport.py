@@ -80,7 +80,7 @@ def test_eight_workers_on_six_engines_never_have_two_messages_of_a_group_and_los
 def test_sessions_that_are_ended_and_callers_transactions_that_are_rolled_back_lose_and_repeat_nothing(
     url: URL,
 ) -> None:
-    notes, states = weathered(url, Plan(claims=100, joining=0.1, killed=True))
+    notes, states = weathered(url, Plan(claims=80, joining=0.1, killed=True))
     assert faults(notes) == Counter()
     assert states == []
 
@@ -91,13 +91,13 @@ def test_a_databases_default_isolation_changes_nothing_of_that_and_no_conflict_s
 ) -> None:
     with postgres.connect(url) as connection:
         connection.execute(f"ALTER DATABASE {url.database} SET default_transaction_isolation = '{isolation}'".encode())
-    notes, states = weathered(url, Plan(claims=40, joining=0.05))
+    notes, states = weathered(url, Plan(claims=30, joining=0.05))
     assert faults(notes) == Counter()
     assert states == []
 
 
 def test_engines_that_a_host_made_serializable_change_nothing_of_that(url: URL) -> None:
-    notes, states = weathered(url, Plan(claims=40, joining=0.05, isolation="SERIALIZABLE"))
+    notes, states = weathered(url, Plan(claims=30, joining=0.05, isolation="SERIALIZABLE"))
     assert faults(notes) == Counter()
     assert states == []
 
@@ -122,5 +122,5 @@ def test_the_storm_catches_a_statement_that_is_wrong(
     assert right in text
     monkeypatch.setattr(statements, name, Statement(text.replace(right, wrong)))
     monkeypatch.setattr("tests.concurrency.postgres_storm.GROUPS", 2)
-    notes = storm(lambda: None, text_of(url), "wrong", 6, Plan(claims=30))
+    notes = storm(lambda: None, text_of(url), "wrong", 6, Plan(claims=20))
     assert faults(notes) or wrong_states(url)

@@ -30,6 +30,11 @@ class Order(Base):
 
 STORES = mount(Base)
 
+TABLES = (
+    *("qstore_transport_messages", "qstore_transport_groups", "qstore_localkv_meta", "qstore_localkv_kv"),
+    *("qstore_localqueue_meta", "qstore_localqueue_messages"),
+)
+
 BINDS: dict[str, Callable[[Engine], Any]] = {"Session": Session, "Connection": lambda engine: engine.connect()}
 
 
@@ -54,9 +59,8 @@ class PostgresHost:
 
     def stored(self) -> dict[str, list[tuple[Any, ...]]]:
         """All rows of the stores that are committed."""
-        names = [table.name for table in Base.metadata.sorted_tables if table.name != "orders"]
         with closing(postgres.connect(self.url)) as connection:
-            return {name: sorted(connection.execute(f"SELECT * FROM {name}".encode()), key=repr) for name in names}
+            return {name: sorted(connection.execute(f"SELECT * FROM {name}".encode()), key=repr) for name in TABLES}
 
 
 @contextmanager
@@ -74,7 +78,7 @@ def host_on(url: URL, engine: Engine) -> PostgresHost:
     """Make the host's table, and fill the stores."""
     making = create_engine(url)
     try:
-        Base.metadata.create_all(making)
+        Base.metadata.create_all(making, tables=[Base.metadata.tables["orders"]])
         transport, queue = STORES.transport(making), STORES.localqueue(making)
         transport.publish("leased", Event(kind="leased"))
         lease = transport.claim("worker", 3600)

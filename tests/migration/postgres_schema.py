@@ -8,11 +8,22 @@ from typing import Any
 
 from sqlalchemy import URL, Engine, create_engine
 
+from qstore import revisions
 from tests import postgres
 
-__all__ = ["Schema", "catalog", "engine_on", "execute", "tables"]
+__all__ = ["ALL", "TABLES", "Schema", "catalog", "engine_on", "execute", "tables"]
 
 Schema = dict[str, list[tuple[Any, ...]]]
+
+ALL = tuple(sorted(revisions.script_directory().get_heads()))
+"""The newest revision of each store."""
+
+TABLES = {
+    *("qstore_transport_messages", "qstore_transport_groups"),
+    *("qstore_localkv_meta", "qstore_localkv_kv"),
+    *("qstore_localqueue_meta", "qstore_localqueue_messages"),
+}
+"""The tables that are made on a server, besides the version table."""
 
 # A table's name comes last in each row, so that a prefix or a schema of another name can be told apart.
 _CATALOG = {

@@ -10,9 +10,7 @@ from sqlalchemy import URL
 from qstore import Naming, migrate
 from tests import postgres
 from tests.migration.alembic_command import alembic, refusal
-from tests.migration.postgres_schema import Schema, catalog, engine_on, execute, tables
-
-ALL = ("localkv.v1", "localqueue.v1", "transport.v1")
+from tests.migration.postgres_schema import ALL, Schema, catalog, engine_on, execute, tables
 
 
 @pytest.fixture(scope="module")

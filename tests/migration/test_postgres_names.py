@@ -14,9 +14,7 @@ from sqlalchemy.orm import Session
 from qstore import Event, Naming, migrate, mount
 from tests import postgres
 from tests.backends import MOUNTED
-from tests.migration.postgres_schema import Schema, catalog, engine_on, execute, tables
-
-ALL = ("localkv.v1", "localqueue.v1", "transport.v1")
+from tests.migration.postgres_schema import ALL, Schema, catalog, engine_on, execute, tables
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ from sqlalchemy.orm import Session
 from qstore import InvalidInput, LocalKvRepository, migrate
 from tests import postgres
 from tests.backends import MOUNTED
-from tests.migration.postgres_schema import Schema, catalog, engine_on, execute, tables
+from tests.migration.postgres_schema import ALL, Schema, catalog, engine_on, execute, tables
 
-ALL = ("localkv.v1", "localqueue.v1", "transport.v1")
 DRIVERS = ("psycopg", "asyncpg")
 
 
@@ -54,13 +53,18 @@ def test_upgrade_downgrade_and_stamp_may_be_repeated(url: URL, engine: Engine, w
     assert catalog(url) == whole
 
 
+def _head(store: str) -> str:
+    [head] = [head for head in ALL if head.startswith(store)]
+    return head
+
+
 def test_one_store_comes_and_goes_without_the_others(url: URL, engine: Engine) -> None:
     migrate.upgrade(engine, naming=MOUNTED, stores=["localqueue"])
-    assert migrate.current(engine, naming=MOUNTED) == ("localqueue.v1",)
+    assert migrate.current(engine, naming=MOUNTED) == (_head("localqueue"),)
     assert migrate.check(engine, naming=MOUNTED, stores=["localqueue"]) == ()
     migrate.upgrade(engine, naming=MOUNTED)
     migrate.downgrade(engine, naming=MOUNTED, stores=["localqueue"])
-    assert migrate.current(engine, naming=MOUNTED) == ("localkv.v1", "transport.v1")
+    assert migrate.current(engine, naming=MOUNTED) == (_head("localkv"), _head("transport"))
     assert "qstore_localkv_kv" in tables(url)
     assert "qstore_localqueue_meta" not in tables(url)
 
