@@ -119,8 +119,8 @@ def _stale(settle: Callable[[str], None], receipt_handle: str) -> bool:
 
 
 @pytest.fixture
-def pair(backend: Backend, tmp_path: Path) -> Iterator[Pair]:
-    pair = Pair(backend, tmp_path / "seed.sqlite")
+def pair(file_backend: Backend, tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(file_backend, tmp_path / "seed.sqlite")
     yield pair
     pair.close()
 

@@ -122,8 +122,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair(backend: Backend, tmp_path: Path) -> Iterator[Pair]:
-    pair = Pair(backend, tmp_path / "seed.sqlite")
+def pair(file_backend: Backend, tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(file_backend, tmp_path / "seed.sqlite")
     yield pair
     pair.close()
 

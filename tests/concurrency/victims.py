@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qstore import LocalKvRepository, LocalQueueRepository, TransportRepository, binding
+from qstore import LocalKvRepository, LocalQueueRepository, TransportRepository
 from tests.concurrency.ledger import Ledger
 from tests.concurrency.processes import Ready
 from tests.concurrency.workers import LEASE
@@ -61,21 +60,27 @@ def open_store(store: str, directory: Path, **arguments: Any) -> Any:
     return LocalQueueRepository.open(directory, **arguments)
 
 
-@contextmanager
-def committing_each_statement(driver: sqlite3.Connection) -> Iterator[None]:
-    """In place of qstore's transaction, to see that the tests would notice."""
-    driver.isolation_level = None
-    yield
+class CommittingEach:
+    """A driver's connection without transactions, to see that the tests would notice."""
+
+    def __init__(self, driver: sqlite3.Connection) -> None:
+        driver.isolation_level = None
+        self.driver = driver
+
+    def execute(self, sql: str, *values: Any) -> Any:
+        return None if sql in ("BEGIN IMMEDIATE", "COMMIT") else self.driver.execute(sql, *values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.driver, name)
 
 
 def die_before_statement(ready: Ready, operation: str, directory: Path, number: int, broken: bool) -> None:
     """Run one operation, and be killed when its `number`th statement (COMMIT is one) is about to run."""
     store, prepare = OPERATIONS[operation]
-    if broken:
-        setattr(binding, "by_hand", committing_each_statement)  # noqa: B010  a function of another module
     with open_store(store, directory) as repository:
         call = prepare(repository)
-        pooled = repository._engine.raw_connection()
+        pool: Any = repository._engine.pool
+        held = pool.take()
         started: list[str] = []
 
         def die_in_time(statement: str) -> None:
@@ -83,8 +88,10 @@ def die_before_statement(ready: Ready, operation: str, directory: Path, number: 
             if len(started) == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        pooled.driver_connection.set_trace_callback(die_in_time)
-        pooled.close()  # back to the pool, which hands this one out again
+        held.driver.set_trace_callback(die_in_time)
+        if broken:
+            held.driver = CommittingEach(held.driver)
+        pool.give(held)  # which hands this one out again
         ready()
         call()
 
