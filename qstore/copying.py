@@ -76,9 +76,15 @@ def copy(source: Target, target: Target, *, progress: Progress = lambda *_: None
     with ExitStack() as closing:
         places = list(_sources(source, closing))
         if not places:
-            raise InvalidInput("source", f"expected a place with stores, found none in {source}")
+            raise InvalidInput("source", f"expected a place with stores, found none in {_shown(source)}")
         pairs = [(place, _target(target, place.store, closing)) for place in places]
         return {place.store: _copy(place, to, progress) for place, to in pairs}
+
+
+def _shown(target: Target) -> str:
+    """A place without its password."""
+    url = of_file(target)
+    return url.database or "" if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
 
 
 def _sources(source: Target, closing: ExitStack) -> Iterator[_Place]:
@@ -97,8 +103,16 @@ def _sources(source: Target, closing: ExitStack) -> Iterator[_Place]:
     for store in FORMATS:
         place = _place(url, SERVER, store, closing, read_only=True)
         with translated(described(place.engine)), place.engine.connect() as connection:
-            if found(connection, SERVER, store).complete:
-                yield place
+            it = found(connection, SERVER, store)
+        if it.present and not it.complete:
+            raise FormatError(
+                "the store is not there as a whole; upgrade makes what is missing",
+                found="a part of the store",
+                supported=FORMATS[store].marker,
+                target=str(place),
+            )
+        if it.present:
+            yield place
 
 
 def _target(target: Target, store: str, closing: ExitStack) -> _Place:
@@ -123,9 +137,9 @@ def _copy(source: _Place, target: _Place, progress: Progress) -> int:
             note = _note(writing, source, target)
         for here, there in zip(source.tables, target.tables, strict=True):
             rows += _copy_table(reading, target.engine, here, there, progress)
-        with target.engine.begin() as writing:
+        with target.engine.begin() as writing, _snapshot(source) as by_now:
             _settle(reading, writing, source, target)
-            _compare(reading, writing, source, target)
+            _compare(by_now, writing, source, target)
             note.drop(writing)
     return rows
 

@@ -247,7 +247,8 @@ class ConnectionTransaction(Transaction):
         try:
             yield
         except BaseException:
-            self._connection.exec_driver_sql("ROLLBACK")
+            if not self._connection.invalidated:
+                self._connection.exec_driver_sql("ROLLBACK")
             raise
         self._connection.exec_driver_sql("COMMIT")
 

@@ -94,6 +94,17 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(server)
 
 
+KNOWN_FAULTS = Path(__file__).with_name("known_faults.txt")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests of faults that are known fail: they are listed, and not left out."""
+    known = {line for line in KNOWN_FAULTS.read_text(encoding="utf-8").splitlines() if not line.startswith("#")}
+    for item in items:
+        if item.nodeid.partition("[")[0] in known:
+            item.add_marker(pytest.mark.xfail(reason="a known fault", strict=False))
+
+
 def pytest_collection_finish() -> None:
     """Keep what was imported out of the collections after each test: they take a fifth of the time then."""
     gc.collect()

@@ -26,20 +26,25 @@ EXTRAS = {"psycopg": "postgres", "asyncpg": "asyncpg"}
 UPGRADE_LOCK = "SELECT pg_advisory_xact_lock(2148425870211470387)"
 
 
+_READ_ONLY = {"default_transaction_read_only": "on"}
+_READING = {"options": "-c default_transaction_read_only=on"}
+
+
 def create(url: URL, *, read_only: bool) -> Engine:
     """An engine on a server's database. Nothing is connected yet."""
+    if url.get_driver_name() != "psycopg":
+        raise BackendUnsupported(f"expected the driver psycopg, found {url.get_driver_name()}, which is async")
     with driver_extra(url):
-        engine = create_sync_engine(url)
-    return engine.execution_options(postgresql_readonly=True) if read_only else engine
+        return create_sync_engine(url, connect_args=_READING if read_only else {})
 
 
 def create_async(url: URL, *, read_only: bool) -> AsyncEngine:
     """An async engine on a server's database. Nothing is connected yet."""
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415  needs the extra
 
+    reading = _READING if url.get_driver_name() == "psycopg" else {"server_settings": _READ_ONLY}
     with driver_extra(url):
-        engine = create_async_engine(url)
-    return engine.execution_options(postgresql_readonly=True) if read_only else engine
+        return create_async_engine(url, connect_args=reading if read_only else {})
 
 
 @contextmanager

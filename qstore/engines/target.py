@@ -76,7 +76,7 @@ def _given_url(target: Target) -> URL | None:
     if isinstance(target, str) and _URL.match(target):
         try:
             return make_url(target)
-        except ArgumentError as error:
+        except (ArgumentError, ValueError) as error:  # a port that is no number is the latter
             raise InvalidInput(
                 "target", "expected a SQLAlchemy URL or a path, found a URL that does not parse"
             ) from error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BLOB, BigInteger, Column, Index, Integer, Table, Text, text
+from sqlalchemy import BLOB, BigInteger, Column, Index, Integer, LargeBinary, Table, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine
 
 __all__ = ["REDELIVERIES", "REDELIVERY_MARK", "QueueBase", "QueueMessage", "QueueMeta"]
 
+# No affinity on SQLite, so that what is put there is kept as it is. Elsewhere such a table is of no use.
+UNTYPED: TypeEngine[bytes] = BLOB().with_variant(LargeBinary(), "postgresql")
 BIG = BigInteger().with_variant(Integer(), "sqlite")
 
 
@@ -62,7 +64,7 @@ REDELIVERIES = Table(
     "redeliveries",
     QueueBase.metadata,
     Column("id", Integer, primary_key=True, nullable=True),
-    Column("enqueued_at", BLOB),
+    Column("enqueued_at", UNTYPED),
     Index("idx_redeliveries", "enqueued_at", "id"),
 )
 """What localqueue.v1.1 adds, for the receive alone: triggers write it."""
@@ -71,6 +73,6 @@ REDELIVERY_MARK = Table(
     "redelivery_mark",
     QueueBase.metadata,
     Column("id", Integer, primary_key=True, nullable=True),
-    Column("visible_at", BLOB),
+    Column("visible_at", UNTYPED),
 )
 """One row: as far as `redeliveries` goes."""

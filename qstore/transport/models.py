@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BLOB, REAL, BigInteger, Column, Double, Index, Integer, Table, Text, text
+from sqlalchemy import BLOB, REAL, BigInteger, Column, Double, Index, Integer, LargeBinary, Table, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
@@ -22,6 +22,8 @@ class Int(UserDefinedType[int]):
 
 
 # SQLite's types are the seed's. Elsewhere an id needs 64 bits, and REAL would round an epoch to 128 seconds.
+# No affinity on SQLite, so that what is put there is kept as it is. Elsewhere such a table is of no use.
+UNTYPED: TypeEngine[bytes] = BLOB().with_variant(LargeBinary(), "postgresql")
 BIG = BigInteger().with_variant(Integer(), "sqlite")
 EPOCH: TypeEngine[float] = Double().with_variant(REAL(), "sqlite")
 SMALL: TypeEngine[int] = Integer().with_variant(Int(), "sqlite")
@@ -70,8 +72,8 @@ TURNS = Table(
     Column("group_id", Text, unique=True),
     Column("head", Integer),
     Column("slot", Integer),
-    Column("at", BLOB),
-    Column("until", BLOB),
+    Column("at", UNTYPED),
+    Column("until", UNTYPED),
     Column("held", Integer),
     Index("idx_turns", "slot", "at", "head"),
 )

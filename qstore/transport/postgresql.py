@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qstore.errors import StoreBusy
 from qstore.transaction import Transaction, parallel
 from qstore.transport import operations
 from qstore.transport import statements_postgresql as statements
@@ -16,6 +17,8 @@ from qstore.transport.operations import PARKED, Claimed, Fence, gone, stale
 __all__ = ["ack", "claim", "extend", "nack", "publish", "publish_many"]
 
 MOST_TIDIED = 1000
+MOST_RACES = 100
+"""Publishes that may come between an ack and the group's lock before it gives up."""
 
 
 @parallel(operations.publish)
@@ -56,9 +59,10 @@ def ack(tx: Transaction, fence: Fence) -> None:
     """Remove the message, and its group if it was the last one."""
     seq, group_id, worker_id, lock_expiry = fence
     binds = {"seq": seq, "group_id": group_id, "worker_id": worker_id, "lock_expiry": lock_expiry}
-    while tx.row(statements.ACK, **binds, now=tx.given_now()) is None:
-        if not _raced(tx, fence, "ack"):
+    for _ in range(MOST_RACES):
+        if tx.row(statements.ACK, **binds, now=tx.given_now()) is not None or not _raced(tx, fence, "ack"):
             return
+    raise _unsettled(fence, "ack")
 
 
 @parallel(operations.nack)
@@ -79,13 +83,21 @@ def extend(tx: Transaction, fence: Fence, visibility: float) -> float:
 def _relock(tx: Transaction, fence: Fence, operation: str, new_holder: str | None, hold: float | None) -> float | None:
     seq, group_id, worker_id, lock_expiry = fence
     binds = {"seq": seq, "group_id": group_id, "worker_id": worker_id, "lock_expiry": lock_expiry}
-    while True:
+    for _ in range(MOST_RACES):
         row = tx.row(statements.RELOCK, **binds, new_holder=new_holder, hold=hold, now=tx.given_now())
         if row is not None:
             new_expiry: float | None = row[0]
             return new_expiry
         if not _raced(tx, fence, operation):
             return None
+    raise _unsettled(fence, operation)
+
+
+def _unsettled(fence: Fence, operation: str) -> StoreBusy:
+    return StoreBusy(
+        f"cannot {operation} message {fence[0]}: its lease is this one, and its group's state is another, again and"
+        " again. Nothing was changed: repeat the call; if it stays so, migrate.repair (or extra_float_digits is not 1)"
+    )
 
 
 def _tidied(tx: Transaction) -> bool:

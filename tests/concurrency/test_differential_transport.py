@@ -219,16 +219,16 @@ def test_the_seeds_own_text_starves_a_group_stamped_by_a_clock_that_was_ahead(
 
 
 def test_a_group_stamped_by_a_clock_that_was_ahead_is_served_while_another_group_is_busy(
-    backend: Backend, clock: ManualClock
+    settling_backend: Backend, clock: ManualClock
 ) -> None:
     """Semantics 8, with a clock that goes on after it was set right, as clocks do."""
-    transport = backend.transport(clock=clock, event_type=str)
+    transport = settling_backend.transport(clock=clock, event_type=str)
     _stamp_unlucky_by_a_clock_that_is_ahead(transport, clock)
     assert "unlucky" in {_serve(transport, clock) for _ in range(19)}
 
 
-def test_a_stamp_that_lies_in_the_future_counts_as_now(backend: Backend, clock: ManualClock) -> None:
-    transport = backend.transport(clock=clock, event_type=str)
+def test_a_stamp_that_lies_in_the_future_counts_as_now(settling_backend: Backend, clock: ManualClock) -> None:
+    transport = settling_backend.transport(clock=clock, event_type=str)
     _stamp_unlucky_by_a_clock_that_is_ahead(transport, clock)
     assert [_serve(transport, clock, seconds=0) for _ in range(2)] == ["lucky", "unlucky"]
 

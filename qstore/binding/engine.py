@@ -1,0 +1,191 @@
+"""Bound to an Engine: a short transaction of qstore's own for each operation."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Engine, SingletonThreadPool, StaticPool
+from sqlalchemy.util import await_only
+from typing_extensions import override
+
+from qstore import engines
+from qstore.binding.binding import Binding, Direct, raise_known
+from qstore.engines import File
+from qstore.engines.locking import impatient, write_locked
+from qstore.errors import InvalidInput, QstoreError
+from qstore.statement import DriverStatement, Statement
+from qstore.transaction import ConnectionTransaction, DriverTransaction, Store, Transaction, seen_on
+
+__all__ = ["EngineBinding", "OpenedBinding", "ServerBinding"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CONFLICT_PAUSES = tuple(0.002 * 2 ** min(attempt, 6) for attempt in range(20))
+"""Seconds, at most, before each repeat of what a server has refused for a conflict with another transaction."""
+
+
+class EngineBinding(Direct):
+    """A short transaction an operation, on a connection of the engine's pool."""
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        engines.check_back_end(engine, store.names.naming)
+        if isinstance(engine.pool, (StaticPool, SingletonThreadPool)) or engines.in_memory(engine):
+            raise InvalidInput(
+                "bind",
+                "expected an engine that gives each transaction a connection of its own to one database, found one on a"
+                f" database in memory ({type(engine.pool).__name__}): bind to a Session or a Connection of it, or use a"
+                " file",
+            )
+        self._engine = engine
+        self._store = store
+
+    def __str__(self) -> str:
+        return engines.described(self._engine)
+
+    @override
+    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+        if not engines.read_only(self._engine):
+            with suppress(QstoreError, *engines.ERRORS):
+                self.write(operation, *args, **kwargs)
+
+    @contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[Transaction]:
+        try:
+            with (
+                self._engine.connect() as connection,
+                connection.begin(),
+                write_locked(connection) if write else nullcontext(),
+            ):
+                yield ConnectionTransaction(connection, self._store, own=True)
+        except engines.ERRORS as error:
+            raise_known(error, self._engine, self._store)
+
+
+class OpenedBinding(Binding):
+    """An engine that qstore opened: statements run on the driver's connection, unless somebody listens to them."""
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._listened = EngineBinding(engine, store)
+        self._engine = engine
+        self._store = store
+        self._file: File = engine.get_execution_options()["qstore_file"]
+        self._statements: dict[Statement, DriverStatement] = {}
+        self._seen = seen_on(engine, store.names)
+
+    def __str__(self) -> str:
+        return str(self._listened)
+
+    @override
+    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if engines.listened_to(self._engine):
+            return self._listened.read(operation, *args, **kwargs)
+        pool: Any = self._engine.pool
+        try:
+            self._file.glance()
+            held = pool.take()
+            try:
+                transaction = DriverTransaction(held.driver, self._store, self._compiled, self._seen, held)
+                return operation(transaction, *args, **kwargs)
+            finally:
+                pool.give(held)
+        except engines.ERRORS as error:
+            raise_known(error, self._engine, self._store)
+
+    @override
+    def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if engines.listened_to(self._engine):
+            return self._listened.write(operation, *args, **kwargs)
+        return self._write(nullcontext, operation, *args, **kwargs)
+
+    @override
+    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+        if engines.listened_to(self._engine):
+            self._listened.tidy(operation, *args, **kwargs)
+        elif not self._file.read_only:
+            with suppress(QstoreError, *engines.ERRORS):
+                self._write(impatient, operation, *args, **kwargs)
+
+    def _write(
+        self,
+        waiting: Callable[[Any], AbstractContextManager[None]],
+        operation: Callable[Concatenate[Transaction, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        pool: Any = self._engine.pool
+        try:
+            self._file.check()
+            held = pool.take()
+            driver = held.driver
+            try:
+                with waiting(driver):
+                    driver.execute("BEGIN IMMEDIATE")
+                result = operation(DriverTransaction(driver, self._store, self._compiled, self._seen), *args, **kwargs)
+                driver.execute("COMMIT")
+                return result
+            except BaseException:
+                if driver.in_transaction:  # SQLite may have rolled back by itself, a full disk for one
+                    driver.execute("ROLLBACK")
+                raise
+            finally:
+                pool.give(held)
+        except engines.ERRORS as error:
+            raise_known(error, self._engine, self._store)
+
+    def _compiled(self, statement: Statement) -> DriverStatement:
+        compiled = self._statements.get(statement)
+        if compiled is None:
+            compiled = self._statements[statement] = statement.compiled(self._store.names, self._engine.dialect)
+        return compiled
+
+
+class ServerBinding(Binding):
+    """A server's engine: an operation is one statement, or a few that each stand alone, and committed by itself."""
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        engines.check_back_end(engine, store.names.naming)
+        if isinstance(engine.pool, (StaticPool, SingletonThreadPool)):
+            raise InvalidInput(
+                "bind",
+                "expected an engine that gives each transaction a connection of its own, found one with a"
+                f" {type(engine.pool).__name__}: bind to a Session or a Connection of it",
+            )
+        self._engine = engine
+        self._store = store
+        # It shares the engine's pool and listeners, and changes nothing of them. A statement is one round trip so.
+        self._committing = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    def __str__(self) -> str:
+        return engines.described(self._engine)
+
+    @override
+    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        for pause in (*CONFLICT_PAUSES, None):
+            try:
+                with self._committing.connect() as connection:
+                    return ConnectionTransaction(connection, self._store, own=True).run(operation, *args, **kwargs)
+            except engines.ERRORS as error:
+                if pause is None or not engines.conflict(error):
+                    raise_known(error, self._engine, self._store)
+            _sleep(self._engine, random.uniform(0, pause))  # noqa: S311  to come apart from who it met
+        raise AssertionError
+
+    write = read
+
+    @override
+    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+        with suppress(QstoreError, *engines.ERRORS):
+            self.write(operation, *args, **kwargs)
+
+
+def _sleep(engine: Engine, seconds: float) -> None:
+    if engine.dialect.is_async:
+        await_only(asyncio.sleep(seconds))
+    else:
+        time.sleep(seconds)
