@@ -400,16 +400,20 @@ BACKENDS: dict[str, type[Backend]] = {
     "asyncpg": AsyncpgBackend,
     "asyncpg session": AsyncpgSessionBackend,
 }
-if chosen := os.environ.get("QSTORE_TEST_BACKENDS"):  # a run on one more Python need not repeat all of them
-    BACKENDS = {kind: BACKENDS[kind] for kind in chosen.split(",")}
-ON_FILES = tuple(kind for kind, backend in BACKENDS.items() if backend.one_writer)
+DEFAULT = ("opened", "opened, v1", "host", "session", "async", "async session", "postgres", "asyncpg")
+"""What a run has unless QSTORE_TEST_BACKENDS names others (`all`: every one). CI has the rest on the other Pythons."""
+
+_named = os.environ.get("QSTORE_TEST_BACKENDS")
+CHOSEN = tuple(BACKENDS) if _named == "all" else tuple(_named.split(";")) if _named else DEFAULT
+"""The back ends of this run."""
+ON_FILES = tuple(kind for kind in CHOSEN if BACKENDS[kind].one_writer)
 """Those whose database is SQLite's."""
-ON_A_SERVER = tuple(kind for kind in BACKENDS if kind not in ON_FILES)
-CHECKING = tuple(kind for kind in BACKENDS if kind in (*ON_FILES, "postgres"))
+ON_A_SERVER = tuple(kind for kind in CHOSEN if kind not in ON_FILES)
+CHECKING = tuple(kind for kind in CHOSEN if kind in (*ON_FILES, "postgres"))
 """For what is decided before a statement is run or after: the same whatever a server is reached by."""
 SETTLING = (*ON_FILES, *(kind for kind in ON_A_SERVER if not BACKENDS[kind].joins))
 """Those that set a claim stamp of the future right: on a server, only in a transaction of qstore's own."""
-SHARED = tuple(kind for kind, backend in BACKENDS.items() if not backend.joins)
+SHARED = tuple(kind for kind in CHOSEN if not BACKENDS[kind].joins)
 """Those whose repositories any number of threads may share: bound to an Engine."""
 
 

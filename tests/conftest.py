@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import postgres
-from tests.backends import BACKENDS, CHECKING, ON_A_SERVER, ON_FILES, SETTLING, SHARED, Backend, ManualClock, backend_of
+from tests.backends import CHECKING, CHOSEN, ON_A_SERVER, ON_FILES, SETTLING, SHARED, Backend, ManualClock, backend_of
 
 SERVERS: pytest.StashKey[set[str]] = pytest.StashKey()
 """The servers that a run had, told by every process of it."""
@@ -23,7 +23,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=CHOSEN)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
     """Every way to have a store."""
     with backend_of(request.param, tmp_path) as backend:

@@ -14,7 +14,7 @@ from qstore import open_async_engine, open_engine
 from qstore.engines import companion
 from tests import postgres, write_lock
 from tests.backends import (
-    BACKENDS,
+    CHOSEN,
     AsyncConnectionBackend,
     AsyncHostBackend,
     AsyncSessionBackend,
@@ -129,7 +129,7 @@ IMPATIENT: dict[str, type[Backend]] = {
     "async connection": ImpatientAsyncConnection,
     "async session": ImpatientAsyncSession,
 }
-IMPATIENT = {kind: impatient for kind, impatient in IMPATIENT.items() if kind in BACKENDS}
+IMPATIENT = {kind: impatient for kind, impatient in IMPATIENT.items() if kind in CHOSEN}
 
 
 def _impatient(driver: Any, _record: Any) -> None:
