@@ -64,7 +64,7 @@ def _format_error(directory: Path, twin: str) -> None:
 
 def _unsupported(directory: Path, twin: str) -> None:
     open_one = qstore.open_engine if twin == "sync" else qstore.open_async_engine
-    open_one("postgresql+psycopg://u:secret@h/db")
+    open_one("mysql://u:secret@h/db")
 
 
 def _invalid(directory: Path, twin: str) -> None:
