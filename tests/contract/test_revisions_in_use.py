@@ -12,10 +12,10 @@ from tests.contract.hosts import Host
 
 
 @pytest.fixture
-def newest(backend: Backend) -> Backend:
-    backend.transport()
-    backend.localqueue()
-    if not backend.sql("transport", "SELECT 1 FROM sqlite_master WHERE name LIKE '%turns'"):
+def newest(file_backend: Backend) -> Backend:
+    file_backend.transport()
+    file_backend.localqueue()
+    if not file_backend.sql("transport", "SELECT 1 FROM sqlite_master WHERE name LIKE '%turns'"):
         pytest.skip("a store at v1")
     return backend
 

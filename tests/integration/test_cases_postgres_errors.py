@@ -90,7 +90,7 @@ def put(kv: LocalKvRepository) -> None:
 def test_an_error_is_what_its_sqlstate_says(
     url: URL, driver: str, state: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qstore.binding.CONFLICT_PAUSES", (0.0,) * 3)
+    monkeypatch.setattr("qstore.binding.engine.CONFLICT_PAUSES", (0.0,) * 3)
     with postgres.connect(url) as connection:
         body = f"BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{state}'; END"
         connection.execute(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$".encode())
