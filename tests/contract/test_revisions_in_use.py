@@ -17,7 +17,7 @@ def newest(file_backend: Backend) -> Backend:
     file_backend.localqueue()
     if not file_backend.sql("transport", "SELECT 1 FROM sqlite_master WHERE name LIKE '%turns'"):
         pytest.skip("a store at v1")
-    return backend
+    return file_backend
 
 
 @pytest.mark.parametrize("part", ["TRIGGER {turns_message_lock}", "INDEX {idx_messages_group}", "TABLE {turns}"])

@@ -69,15 +69,14 @@ def test_a_models_key_is_sqlites_own_with_autoincrement(model: type[Any], tmp_pa
 
 def test_epoch_milliseconds_are_kept_whole(file_backend: Backend, clock: ManualClock) -> None:
     """H33."""
+    backend = file_backend
     clock.now = FAR + 0.123
-    kv, queue = file_backend.localkv(clock=clock), file_backend.localqueue(clock=clock)
+    kv, queue = backend.localkv(clock=clock), backend.localqueue(clock=clock)
     kv.put("a", b"", ttl=86_400)
     queue.send("a")
     queue.receive(visibility_timeout=0.001)
-    assert file_backend.sql("localkv", "SELECT expires_at, typeof(expires_at) FROM {kv}") == [
-        (4_102_531_200_123, "integer")
-    ]
-    assert file_backend.sql("localqueue", "SELECT enqueued_at, visible_at FROM {messages}") == [
+    assert backend.sql("localkv", "SELECT expires_at, typeof(expires_at) FROM {kv}") == [(4_102_531_200_123, "integer")]
+    assert backend.sql("localqueue", "SELECT enqueued_at, visible_at FROM {messages}") == [
         (4_102_444_800_123, 4_102_444_800_124)
     ]
 

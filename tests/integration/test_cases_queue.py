@@ -229,16 +229,15 @@ def test_of_many_that_race_for_a_key_one_wins(shared_backend: Backend) -> None:
 
 def test_what_returns_rows_is_read_to_its_end_and_committed(file_backend: Backend) -> None:
     """H32. Another connection sees it at once, and can write."""
-    transport, queue = file_backend.transport(), file_backend.localqueue()
+    backend = file_backend
+    transport, queue = backend.transport(), backend.localqueue()
     seqs = transport.publish_many([("g", _event())] * 3)
     queue.send_many(["a", "b", "c"])
     received = queue.receive(2)
     _claimed(transport.claim("w", 5))
-    assert file_backend.sql("transport", "SELECT seq FROM {messages}") == [(seq,) for seq in seqs]
-    assert file_backend.sql(
-        "transport", "UPDATE {messages} SET locked_by = 'x' WHERE locked_by = 'w' RETURNING seq"
-    ) == [(seqs[0],)]
-    assert file_backend.sql("localqueue", "SELECT id FROM {messages} WHERE attempt = 1") == [
-        (each.id,) for each in received
+    assert backend.sql("transport", "SELECT seq FROM {messages}") == [(seq,) for seq in seqs]
+    assert backend.sql("transport", "UPDATE {messages} SET locked_by = 'x' WHERE locked_by = 'w' RETURNING seq") == [
+        (seqs[0],)
     ]
-    assert file_backend.sql("localqueue", "DELETE FROM {messages} WHERE attempt = 0 RETURNING payload_data") == [("c",)]
+    assert backend.sql("localqueue", "SELECT id FROM {messages} WHERE attempt = 1") == [(each.id,) for each in received]
+    assert backend.sql("localqueue", "DELETE FROM {messages} WHERE attempt = 0 RETURNING payload_data") == [("c",)]
