@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import QueuePool
-from sqlalchemy.pool import PoolProxiedConnection
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-__all__ = ["MOST", "Held", "HoldingPool", "Memory"]
+__all__ = ["Held", "HoldingPool", "Memory"]
 
 MOST = 4
-"""Connections that stay checked out while nobody uses them."""
+"""Connections that stay checked out while nobody uses them, until somebody asks the pool for one."""
 
 REMEMBERED = 16
 """Things that a held connection remembers."""
@@ -76,6 +77,12 @@ class HoldingPool(QueuePool):
         self._held.append(held)
         if not self._open:
             self._let_go()
+
+    def _do_get(self) -> ConnectionPoolEntry:
+        # One that nobody uses goes to whoever asks for one: the pool's limits are its own.
+        with suppress(IndexError):
+            self._held.pop().end()
+        return super()._do_get()
 
     def checkedout(self) -> int:
         """How many connections are in use."""

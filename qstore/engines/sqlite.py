@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy import URL, Engine, create_engine, event
 
 from qstore.engines.files import check_version, log_waits, patiently, refuse_other_files, uri
-from qstore.engines.holding import MOST, HoldingPool
+from qstore.engines.holding import HoldingPool
 from qstore.engines.results import BUSY_TIMEOUT, moved, translated
 from qstore.errors import FormatError, InvalidInput, shown
 
@@ -50,7 +50,6 @@ def create(path: str, *, read_only: bool, durability: Durability, exists: bool =
         URL.create("sqlite", database=path),
         creator=file.connect,
         poolclass=HoldingPool,
-        max_overflow=10 + MOST,  # SQLAlchemy's default, and those that are held besides
         execution_options={"qstore_file": file},
     )
     prepare(engine, file)

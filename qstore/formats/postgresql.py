@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS {messages} (
   lock_expiry  DOUBLE PRECISION
 )""",
     f"ALTER TABLE {{messages}} SET (fillfactor = 70, {HOT})",
-    "CREATE INDEX IF NOT EXISTS {idx_messages_group} ON {messages} (group_id, seq)",
+    "CREATE INDEX IF NOT EXISTS {idx_messages_next} ON {messages} (group_id, seq)",
     """\
 CREATE TABLE IF NOT EXISTS {groups} (
   group_id         TEXT COLLATE "C" PRIMARY KEY,

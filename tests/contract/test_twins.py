@@ -93,7 +93,7 @@ BOUND = [
 def test_each_migration_that_takes_a_bind_has_an_awaited_one_and_no_other_has() -> None:
     sync = [name for name in migrate.__all__ if f"{name}_async" in migrate.__all__]
     assert sorted(BOUND) == sorted([*sync, *(f"{name}_async" for name in sync)])
-    assert sync == ["check", "current", "downgrade", "stamp", "upgrade"]
+    assert sync == ["check", "current", "downgrade", "repair", "stamp", "upgrade"]
 
 
 @pytest.mark.parametrize("name", [name for name in BOUND if not name.endswith("_async")])

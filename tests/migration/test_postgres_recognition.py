@@ -216,7 +216,7 @@ def test_a_table_named_alembic_version_that_is_not_alembics_is_no_business_of_th
 
 SABOTAGE = {
     "an index of the groups": "DROP INDEX qstore_transport_idx_groups_ready",
-    "an index of the messages": "DROP INDEX qstore_transport_idx_messages_group",
+    "an index of the messages": "DROP INDEX qstore_transport_idx_messages_next",
     "an index of the queue": "DROP INDEX qstore_localqueue_idx_messages_waiting",
     "an index of the keys": "DROP INDEX qstore_localkv_idx_kv_expires",
     "a state column of the groups": "ALTER TABLE qstore_transport_groups DROP COLUMN head",
