@@ -20,15 +20,15 @@ __all__ = ["guard", "include_name", "made_on", "names_of", "setup"]
 
 def setup(plugin: Any) -> None:
     """Register with Alembic, to come after all its own comparisons of a schema."""
-    from alembic.util import DispatchPriority  # noqa: PLC0415
+    from alembic.util import DispatchPriority  # noqa: PLC0415  once Alembic calls
 
     plugin.add_autogenerate_comparator(guard, "schema", priority=DispatchPriority.LAST)
 
 
 def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
     """Take qstore's tables out of what a host's revision would do, or give it what Alembic cannot see of them."""
-    from qstore.mounting import namings_in  # noqa: PLC0415
-    from qstore.revisions import naming_of_host  # noqa: PLC0415
+    from qstore.mounting import namings_in  # noqa: PLC0415  once Alembic calls
+    from qstore.revisions import naming_of_host  # noqa: PLC0415  once Alembic calls
 
     tables = autogen_context.sorted_tables
     in_metadata = {table.name for table in tables}
@@ -102,7 +102,7 @@ def made_on(index: Index, dialect: str) -> bool:
 
 def _leave_additions(operation: Any, namings: set[Naming], elsewhere: set[str | None]) -> None:
     """Leave on a server's tables what they have besides their models, and NOT NULL on their keys."""
-    from alembic.operations import ops  # noqa: PLC0415
+    from alembic.operations import ops  # noqa: PLC0415  once Alembic calls
 
     beside = set().union(*map(additions, namings))
 
@@ -129,7 +129,7 @@ def _branch_in_use(autogen_context: Any) -> bool:
 
 def _markers(operation: Any, namings: set[Naming], dialect: str) -> Iterator[Any]:
     """What follows the creation of a table: the marker, and on a server what the table has besides its model."""
-    from alembic.operations import ops  # noqa: PLC0415
+    from alembic.operations import ops  # noqa: PLC0415  once Alembic calls
 
     if not isinstance(operation, ops.CreateTableOp):
         return
@@ -175,7 +175,7 @@ def _additions(created: set[Any], namings: set[Naming]) -> Iterator[Any]:
 
 def _statement(sql: str, undo: str) -> Any:
     """An operation of a host's revision, with what its downgrade does in turn."""
-    from alembic.operations import ops  # noqa: PLC0415
+    from alembic.operations import ops  # noqa: PLC0415  once Alembic calls
 
     class Statement(ops.ExecuteSQLOp):
         def reverse(self) -> ops.MigrateOperation:

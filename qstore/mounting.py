@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, Integer, MetaData, Table, event, inspect
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import DeclarativeBase, DeclarativeMeta, registry
+from sqlalchemy.schema import DropTable
 from sqlalchemy.sql.elements import quoted_name
 
 from qstore import models
@@ -101,12 +102,14 @@ class MountedStores:
 
     def _add(self, store: str, metadata: MetaData, classes: registry) -> None:
         for native in CLASSES[store]:
-            table = _copied(native.__table__, store, self.naming, metadata)  # type: ignore[arg-type]
+            table = _copied(native.__table__, store, self.naming, metadata)  # type: ignore[arg-type]  # a declarative class's is a Table
             mapped = type(native.__name__, (), {"__doc__": native.__doc__, "__module__": native.__module__})
             classes.map_imperatively(mapped, table)
             setattr(self, native.__name__, mapped)
         for native_table in BESIDE.get(store, ()):
-            _copied(native_table, store, self.naming, metadata)
+            table = _copied(native_table, store, self.naming, metadata)
+            # A server's groups carry their state themselves, and SQLAlchemy makes a table on every dialect.
+            event.listen(table, "after_create", DropTable(table).execute_if(dialect="postgresql"))
         self.stores = tuple(name for name in FORMATS if name in (*self.stores, store))
 
 
@@ -162,7 +165,7 @@ def _mounts(metadata: MetaData) -> dict[Naming, MountedStores]:
 def _copied(native: Table, store: str, naming: Naming, metadata: MetaData) -> Table:
     """A store's table under its mounted name, with its indexes likewise, and with its marker when it is created."""
     name = naming.name(store, native.name)
-    table = native.to_metadata(metadata, name=name, schema=naming.schema)  # type: ignore[arg-type]
+    table = native.to_metadata(metadata, name=name, schema=naming.schema)  # type: ignore[arg-type]  # its stubs do not know None
     for column in table.columns:
         if isinstance(column.type.dialect_impl(sqlite.dialect()), Int):
             column.type = Integer()  # the same to SQLite, and what a host's revision can spell

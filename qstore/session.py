@@ -71,5 +71,5 @@ def _writing(session: Session) -> Iterator[None]:
             # Where SQLite refuses to commit, SQLAlchemy takes the transaction for ended, and the next one to have the
             # connection would commit it.
             with suppress(Exception):
-                driver.rollback()  # type: ignore[union-attr]
+                driver.rollback()  # type: ignore[union-attr]  # a connection in use has one
             raise

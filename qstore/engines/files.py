@@ -81,7 +81,7 @@ def _look(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T | None
     with translated(path):
         for mode in modes[:-1]:
             try:
-                return patiently(lambda mode=mode: _see(path, mode, see))  # type: ignore[misc]
+                return patiently(lambda mode=mode: _see(path, mode, see))  # type: ignore[misc]  # mypy has no type for a lambda's default
             except sqlite3.OperationalError as error:
                 if primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                     raise

@@ -189,11 +189,11 @@ class Account:
         """The store's rows, as plain sqlite3 finds them."""
         sql = self.stores.files.sql
         if store == "localkv":
-            return {key: rest for key, *rest in sql(store, "SELECT key, value, expires_at FROM {kv}")}  # type: ignore[misc]
-        return {key: rest for key, *rest in sql(store, "SELECT * FROM {messages}")}  # type: ignore[misc]
+            return {key: rest for key, *rest in sql(store, "SELECT key, value, expires_at FROM {kv}")}  # type: ignore[misc]  # mypy does not unpack a driver's rows
+        return {key: rest for key, *rest in sql(store, "SELECT * FROM {messages}")}  # type: ignore[misc]  # mypy does not unpack a driver's rows
 
     def stamps(self) -> Look:
-        return {group: rest for group, *rest in self.stores.files.sql("transport", "SELECT * FROM {groups}")}  # type: ignore[misc]
+        return {group: rest for group, *rest in self.stores.files.sql("transport", "SELECT * FROM {groups}")}  # type: ignore[misc]  # mypy does not unpack a driver's rows
 
     def check(self) -> None:
         """What is there is what the account says: all of it, and nothing twice."""

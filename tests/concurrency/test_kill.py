@@ -184,7 +184,7 @@ def _check_groups(path: Path) -> None:
 
 
 def _check_kv(path: Path, newest: Path) -> None:
-    values = {bytes(value) for (value,) in rows(path, "SELECT CAST(value AS BLOB) FROM kv")}  # type: ignore[call-overload]
+    values = {bytes(value) for (value,) in rows(path, "SELECT CAST(value AS BLOB) FROM kv")}  # type: ignore[call-overload]  # a driver's rows
     assert len(values) <= 1, "a batch is there in part"
     reported = ledger.ids(ledger.read(newest), "sent")
     if reported:

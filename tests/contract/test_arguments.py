@@ -141,7 +141,7 @@ def test_portable_refuses_other_characters_in_keys_and_prefixes(checking_backend
         for store, field, call in (*IDS.values(), *PREFIXES.values()):
             if store == "localkv":
                 with unchanged(checking_backend, "localkv"), pytest.raises(InvalidInput) as caught:
-                    call(portable, key, None)  # type: ignore[arg-type]
+                    call(portable, key, None)  # type: ignore[arg-type]  # each call takes what it needs
                 assert caught.value.field == field
 
 

@@ -185,7 +185,7 @@ def test_put_many_sets_every_key_with_one_expiry(
 ) -> None:
     kv = backend.localkv(clock=clock)
     kv.put("b", b"old")
-    kv.put_many(make({"a": b"1", "b": b"2"}), ttl=1.5)  # type: ignore[call-arg]
+    kv.put_many(make({"a": b"1", "b": b"2"}), ttl=1.5)  # type: ignore[call-arg]  # every class here takes a dict
     expires_at = round(clock.now * 1000) + 1500
     assert backend.sql("localkv", "SELECT * FROM {kv} ORDER BY key") == [
         ("a", b"1", expires_at),

@@ -14,7 +14,7 @@ from tests.contract.events import claim, drained, event
 
 
 def test_publish_writes_a_free_message_and_its_group(backend: Backend) -> None:
-    sent = Event(kind="a", data={"n": 1}, more="kept")  # type: ignore[call-arg]
+    sent = Event(kind="a", data={"n": 1}, more="kept")  # type: ignore[call-arg]  # further fields are kept
     seq = backend.transport().publish("g", sent, priority=2)
     assert backend.sql("transport", "SELECT * FROM {messages}") == [(seq, "g", sent.model_dump_json(), None, None)]
     assert backend.sql("transport", "SELECT * FROM {groups}") == [("g", 0.0, 2)]

@@ -182,7 +182,7 @@ def test_after_a_storm_of_threads_with_failures_in_it_no_thread_and_no_descripto
     assert {"done", "Failure", "PayloadTooLarge"} <= set(answers) <= {
         "done", "Failure", "PayloadTooLarge", "StaleReceipt", "StoreBusy"
     }  # fmt: skip
-    assert [engine.pool.checkedout() for engine in engines.values()] == [0, 0, 0]  # type: ignore[attr-defined]
+    assert [engine.pool.checkedout() for engine in engines.values()] == [0, 0, 0]  # type: ignore[attr-defined]  # a QueuePool's
     for engine in engines.values():
         engine.dispose()
     assert (threading.active_count(), _descriptors()) == (threads, descriptors)

@@ -161,7 +161,7 @@ def test_a_database_in_memory_is_refused_with_a_clear_text(
 ) -> None:
     """H08."""
     monkeypatch.chdir(tmp_path)
-    openings: list[Callable[[str | Path], object]] = [open_engine, *(kind.open for kind in STORES.values())]  # type: ignore[attr-defined]
+    openings: list[Callable[[str | Path], object]] = [open_engine, *(kind.open for kind in STORES.values())]  # type: ignore[attr-defined]  # each kind has it
     for opening in openings:
         with pytest.raises(ValueError, match="memory"):
             opening(target)

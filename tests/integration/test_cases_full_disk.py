@@ -78,7 +78,7 @@ def test_a_full_transport_says_so_keeps_what_it_has_and_goes_on_after_an_ack(
         with pytest.raises(StoreFull, match="transport"):
             transport.publish_many([(f"many{number}", Event(kind="k", data={"x": LARGE})) for number in range(3)])
         assert look.execute("SELECT count(*) FROM messages").fetchall() == [(done,)]
-        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # a QueuePool's
         transport.ack(held)
         for _ in range(2):
             lease = transport.claim("w", 60)

@@ -218,5 +218,5 @@ def test_after_any_number_of_failed_begins_the_pool_is_whole(
             for _ in range(20):
                 with pytest.raises(StoreBusy):
                     WRITES[store](repository)
-        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # a QueuePool's
         WRITES[store](repository)

@@ -166,7 +166,7 @@ def test_a_relative_path_stays_what_it_was_when_the_working_directory_changes(
     LocalKvRepository.open(tmp_path / "first" / "data").close()
     monkeypatch.chdir(tmp_path / "first")
     kv = RELATIVE[way]()
-    engine: Engine = kv._binding._engine  # type: ignore[attr-defined]
+    engine: Engine = kv._binding._engine  # type: ignore[attr-defined]  # of a binding to an engine
     with closing(kv), disposed(engine):
         monkeypatch.chdir(tmp_path / "second")
         kv.put("a", b"1")

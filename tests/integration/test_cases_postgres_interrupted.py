@@ -52,7 +52,7 @@ def test_a_call_that_waits_for_a_row_and_is_cancelled_ends_at_once_and_has_not_h
             freed.cancel()
             holder.execute("ROLLBACK")
             await session.rollback()
-        out: int = engine.sync_engine.pool.checkedout()  # type: ignore[attr-defined]
+        out: int = engine.sync_engine.pool.checkedout()  # type: ignore[attr-defined]  # a QueuePool's
         assert await AsyncTransportRepository(engine, event_type=str, naming=MOUNTED).publish("next", "e")
         await engine.dispose()
         return at_once, out

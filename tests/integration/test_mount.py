@@ -275,7 +275,7 @@ def test_a_metadatas_naming_convention_changes_no_name(tmp_path: Path) -> None:
     metadata = MetaData(naming_convention=conventions)
     orders = Table("orders", metadata, Column("id", Integer, primary_key=True), Column("name", String, index=True))
     stores = mount(metadata)
-    assert {index.name for index in stores.QueueMessage.__table__.indexes} == {  # type: ignore[attr-defined]
+    assert {index.name for index in stores.QueueMessage.__table__.indexes} == {  # type: ignore[attr-defined]  # a Table
         f"qstore_localqueue_idx_messages_{name}" for name in ("visible", "fresh", "again")
     }
     with disposed(host_engine(tmp_path / "host.sqlite")) as engine:

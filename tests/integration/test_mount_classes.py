@@ -94,8 +94,8 @@ def test_a_host_may_define_its_classes_after_the_mount() -> None:
         id: Mapped[int] = mapped_column(primary_key=True)
 
     configure_mappers()
-    assert stores.QueueMessage.__table__.name == "qstore_localqueue_messages"  # type: ignore[attr-defined]
-    assert QueueMessage.__table__.name == "messages"  # type: ignore[attr-defined]
+    assert stores.QueueMessage.__table__.name == "qstore_localqueue_messages"  # type: ignore[attr-defined]  # a Table
+    assert QueueMessage.__table__.name == "messages"  # type: ignore[attr-defined]  # a Table
     assert "messages" in Base.metadata.tables
 
 

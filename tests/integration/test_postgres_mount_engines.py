@@ -178,4 +178,4 @@ def test_a_write_session_commits_at_its_end_and_rolls_back_on_an_error(host: Pos
         assert STORES.localkv(host.engine).get("taken") == b"new"
         host.sql("DELETE FROM orders")
         STORES.localkv(host.engine).put("taken", b"old")
-    assert host.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    assert host.engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # a QueuePool's

@@ -198,7 +198,7 @@ def test_a_lock_that_is_not_had_is_store_busy_and_nothing_ran(
             work(host)
         assert entered == []
         assert host.stored() == before
-        assert host.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        assert host.engine.pool.checkedout() == 0  # type: ignore[attr-defined]  # a QueuePool's
         work(host)
         assert len(entered) == 1
 

@@ -38,7 +38,7 @@ class Wire:
             thread.join(10)
 
     def _start(self, work: object, *arguments: object) -> None:
-        thread = Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
+        thread = Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]  # socket functions of several shapes
         self._threads.append(thread)
         thread.start()
 

@@ -120,13 +120,13 @@ def test_an_event_of_another_type_is_an_error_to_the_checker_and_at_run_time(ses
     """mypy tells of an ignored error that is none."""
     orders = STORES.transport(session, event_type=Order)
     with pytest.raises(TypeError):
-        orders.publish("g", Event(kind="k"))  # type: ignore[arg-type]
+        orders.publish("g", Event(kind="k"))  # type: ignore[arg-type]  # it must not pass
     with pytest.raises(TypeError):
-        orders.ack("1:abc")  # type: ignore[arg-type]
+        orders.ack("1:abc")  # type: ignore[arg-type]  # it must not pass
     with pytest.raises(TypeError):
-        STORES.localkv(session).put("k", "text")  # type: ignore[arg-type]
+        STORES.localkv(session).put("k", "text")  # type: ignore[arg-type]  # it must not pass
     with pytest.raises(TypeError):
-        STORES.transport("sqlite://")  # type: ignore[call-overload]
+        STORES.transport("sqlite://")  # type: ignore[call-overload]  # it must not pass
 
 
 def test_the_key_value_store(session: Session, tmp_path: Path) -> None:

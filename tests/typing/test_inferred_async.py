@@ -113,13 +113,13 @@ def test_an_event_or_bind_of_another_type_is_an_error_to_the_checker_and_at_run_
     async def inferred(engine: AsyncEngine, session: AsyncSession) -> None:
         orders = STORES.transport(session, event_type=Order)
         with pytest.raises(TypeError):
-            await orders.publish("g", Event(kind="k"))  # type: ignore[arg-type]
+            await orders.publish("g", Event(kind="k"))  # type: ignore[arg-type]  # it must not pass
         with pytest.raises(TypeError):
-            await orders.ack("1:abc")  # type: ignore[arg-type]
+            await orders.ack("1:abc")  # type: ignore[arg-type]  # it must not pass
         with pytest.raises(TypeError):
-            await STORES.localkv(session).put("k", "text")  # type: ignore[arg-type]
+            await STORES.localkv(session).put("k", "text")  # type: ignore[arg-type]  # it must not pass
         with pytest.raises(TypeError):
-            AsyncTransportRepository(engine.sync_engine)  # type: ignore[arg-type]
+            AsyncTransportRepository(engine.sync_engine)  # type: ignore[arg-type]  # it must not pass
 
     run(inferred)
 
@@ -128,7 +128,7 @@ def test_a_call_that_is_not_awaited_is_no_result_to_the_checker(run: Run) -> Non
     async def inferred(_engine: AsyncEngine, session: AsyncSession) -> None:
         forgotten = STORES.localkv(session).get("k")
         with pytest.raises(AttributeError):
-            forgotten.decode()  # type: ignore[attr-defined]
+            forgotten.decode()  # type: ignore[attr-defined]  # it must not pass
         forgotten.close()
 
     run(inferred)
