@@ -32,6 +32,7 @@ from qstore.errors import FormatError, InvalidInput
 from qstore.formats import FORMATS
 from qstore.mounting import CLASSES, mount
 from qstore.naming import NATIVE, SERVER, Naming
+from qstore.opening import naming_at
 from qstore.transport import statements_postgresql
 
 __all__ = ["Progress", "copy"]
@@ -78,7 +79,13 @@ def copy(source: Target, target: Target, *, progress: Progress = lambda *_: None
         if not places:
             raise InvalidInput("source", f"expected a place with stores, found none in {_shown(source)}")
         pairs = [(place, _target(target, place.store, closing)) for place in places]
-        return {place.store: _copy(place, to, progress) for place, to in pairs}
+        for pair in pairs:  # all of them are asked before one is written to
+            _note(*pair, write=False)
+        notes = [_note(*pair, write=True) for pair in pairs]
+        rows = {place.store: _copy(place, to, progress) for place, to in pairs}
+        for (_, to), note in zip(pairs, notes, strict=True):
+            note.drop(to.engine)
+        return rows
 
 
 def _shown(target: Target) -> str:
@@ -117,7 +124,7 @@ def _sources(source: Target, closing: ExitStack) -> Iterator[_Place]:
 
 def _target(target: Target, store: str, closing: ExitStack) -> _Place:
     url = of_file(target, f"{store}.sqlite")
-    place = _place(url, NATIVE if url.get_backend_name() == "sqlite" else SERVER, store, closing)
+    place = _place(url, naming_at(url), store, closing)
     if url.get_backend_name() == "sqlite":
         os.makedirs(os.path.dirname(url.database or "."), exist_ok=True)
     migrate.upgrade(place.engine, naming=place.naming, stores=(store,))
@@ -133,14 +140,11 @@ def _place(url: URL, naming: Naming, store: str, closing: ExitStack, *, read_onl
 def _copy(source: _Place, target: _Place, progress: Progress) -> int:
     rows = 0
     with _snapshot(source) as reading:
-        with target.engine.begin() as writing:
-            note = _note(writing, source, target)
         for here, there in zip(source.tables, target.tables, strict=True):
             rows += _copy_table(reading, target.engine, here, there, progress)
         with target.engine.begin() as writing, _snapshot(source) as by_now:
             _settle(reading, writing, source, target)
             _compare(by_now, writing, source, target)
-            note.drop(writing)
     return rows
 
 
@@ -153,25 +157,27 @@ def _snapshot(place: _Place) -> Iterator[Connection]:
             yield connection
 
 
-def _note(writing: Connection, source: _Place, target: _Place) -> Table:
+def _note(source: _Place, target: _Place, *, write: bool) -> Table:
     """A table in the target that says where a copy under way comes from. InvalidInput if rows of another are there."""
     name = target.naming.name(target.store, "copied_from")
     note = Table(name, MetaData(), Column("source", Text, primary_key=True), schema=target.naming.schema)
-    if inspect(writing).has_table(name, schema=target.naming.schema):
-        came_from = writing.execute(select(note.c.source)).scalar()
-        if came_from != described(source.engine):
-            raise InvalidInput("target", f"expected {target} empty, found an unfinished copy of {came_from}")
-        return note
-    for table in target.tables:
-        if writing.execute(select(table).limit(1)).first() is not None:
-            raise InvalidInput("target", f"expected {target} empty, found rows in {table.name}")
-    note.create(writing)
-    writing.execute(insert(note), {"source": described(source.engine)})
+    with target.engine.begin() as writing:
+        if inspect(writing).has_table(name, schema=target.naming.schema):
+            came_from = writing.execute(select(note.c.source)).scalar()
+            if came_from != described(source.engine):
+                raise InvalidInput("target", f"expected {target} empty, found an unfinished copy of {came_from}")
+            return note
+        for table in target.tables:
+            if writing.execute(select(table).limit(1)).first() is not None:
+                raise InvalidInput("target", f"expected {target} empty, found rows in {table.name}")
+        if write:
+            note.create(writing)
+            writing.execute(insert(note), {"source": described(source.engine)})
     return note
 
 
 def _copy_table(reading: Connection, target: Engine, here: Table, there: Table, progress: Progress) -> int:
-    [key] = there.primary_key
+    key = _key(there)
     with target.connect() as connection:
         last = connection.execute(select(func.max(key))).scalar()
         done = connection.execute(select(func.count()).select_from(there)).scalar_one()
