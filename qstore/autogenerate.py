@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Index, MetaData
 
-from qstore.formats import ADDITIONS, FORMATS, additions, newest, tables_of
+from qstore.formats import ADDITIONS, FORMATS, newest, server_additions, tables_of
 from qstore.naming import PREFIX, Naming
 
 __all__ = ["guard", "include_name", "made_on", "names_of", "setup"]
@@ -65,7 +65,7 @@ def include_name(metadata: MetaData, naming: Naming | None = None) -> Callable[[
     """
     named = naming or Naming("qstore_")
     hidden = names_of(named) - {table.name for table in metadata.tables.values()}
-    beside = additions(named)
+    beside = server_additions(named)
 
     def include(name: str | None, kind: str, parents: Any) -> bool:
         if kind == "table":
@@ -104,7 +104,7 @@ def _leave_additions(operation: Any, namings: set[Naming], elsewhere: set[str | 
     """Leave on a server's tables what they have besides their models, and NOT NULL on their keys."""
     from alembic.operations import ops  # noqa: PLC0415  once Alembic calls
 
-    beside = set().union(*map(additions, namings))
+    beside = set().union(*map(server_additions, namings))
 
     def left(change: Any) -> bool:
         if isinstance(change, ops.DropColumnOp):

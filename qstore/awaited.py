@@ -58,14 +58,11 @@ async def awaited(bind: AsyncBind | Engine, work: Callable[[Bind], R]) -> R:
     it = bind if isinstance(bind, Engine) else sync_of(bind)
     behind = companion(it) if isinstance(it, Engine) else None
     if behind is not None:
-        call = Call[R](lambda _: work(behind.engine))
-        behind.writing.put(call)
-    elif isinstance(bind, Engine):
-        call = Call[R](lambda _: work(bind))
-        Lane(1).put(call)
+        it, put = behind.engine, behind.writing.put
     else:
-        call = Call[R](lambda _: work(it))
-        _tasks_on(it, 1).put(call)
+        put = Lane(1).put if it is bind else _tasks_on(it, 1).put
+    call = Call[R](lambda _: work(it))
+    put(call)
     return await call.outcome(at_once=False)
 
 

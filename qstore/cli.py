@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -38,12 +39,8 @@ def demo(
     """Run all three stores on real files with real processes, kill one in mid-work, and account for every message."""
     console = Console()
     place = nullcontext(str(directory)) if directory else tempfile.TemporaryDirectory(prefix="qstore-demo-")
-    try:
-        with place as path:
-            report = _run(console, path)
-    except QstoreError as error:
-        typer.echo(f"qstore demo: {error}", err=True)
-        raise typer.Exit(2) from error
+    with _told("demo"), place as path:
+        report = _run(console, path)
     console.print(_table(report))
     if directory:
         console.print(f"The files are in {directory}: open them with qstore, or with any SQLite tool.")
@@ -63,19 +60,8 @@ def copy(
     """
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(30), MofNCompleteColumn(), TimeRemainingColumn())
-    try:
-        with Progress(*columns, console=console) as bars:
-            tasks: dict[str, TaskID] = {}
-
-            def progress(table: str, done: int, total: int) -> None:
-                if table not in tasks:
-                    tasks[table] = bars.add_task(table, total=total)
-                bars.update(tasks[table], completed=done)
-
-            rows = copying.copy(source, target, progress=progress)
-    except QstoreError as error:
-        typer.echo(f"qstore copy: {error}", err=True)
-        raise typer.Exit(2) from error
+    with _told("copy"), Progress(*columns, console=console) as bars:
+        rows = copying.copy(source, target, progress=_advancing(bars))
     for store, count in rows.items():
         console.print(f"{store}: {count:,} rows, compared and equal")
 
@@ -83,14 +69,30 @@ def copy(
 def _run(console: Console, path: str) -> demonstration.Report:
     columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.fields[what]}"))
     with Progress(*columns, console=console) as bars:
-        tasks: dict[str, TaskID] = {}
+        advance = _advancing(bars)
+        return demonstration.run(path, lambda phase, done, total, what: advance(phase, done, total, what=what))
 
-        def progress(phase: str, done: int, total: int, what: str) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(phase, total=total, what=what)
-            bars.update(tasks[phase], completed=done, what=what)
 
-        return demonstration.run(path, progress)
+@contextmanager
+def _told(command: str) -> Iterator[None]:
+    """End the program with qstore's own errors in a line."""
+    try:
+        yield
+    except QstoreError as error:
+        typer.echo(f"qstore {command}: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def _advancing(bars: Progress) -> Callable[..., None]:
+    """A bar for each name that is told of."""
+    tasks: dict[str, TaskID] = {}
+
+    def advance(name: str, done: int, total: int, **fields: Any) -> None:
+        if name not in tasks:
+            tasks[name] = bars.add_task(name, total=total, **fields)
+        bars.update(tasks[name], completed=done, **fields)
+
+    return advance
 
 
 def _table(report: demonstration.Report) -> Table:

@@ -35,13 +35,7 @@ class EngineBinding(Direct):
 
     def __init__(self, engine: Engine, store: Store) -> None:
         engines.check_back_end(engine, store.names.naming)
-        if isinstance(engine.pool, (StaticPool, SingletonThreadPool)) or engines.in_memory(engine):
-            raise InvalidInput(
-                "bind",
-                "expected an engine that gives each transaction a connection of its own to one database, found one on a"
-                f" database in memory ({type(engine.pool).__name__}): bind to a Session or a Connection of it, or use a"
-                " file",
-            )
+        _check_pool(engine)
         self._engine = engine
         self._store = store
 
@@ -150,12 +144,7 @@ class ServerBinding(Binding):
 
     def __init__(self, engine: Engine, store: Store) -> None:
         engines.check_back_end(engine, store.names.naming)
-        if isinstance(engine.pool, (StaticPool, SingletonThreadPool)):
-            raise InvalidInput(
-                "bind",
-                "expected an engine that gives each transaction a connection of its own, found one with a"
-                f" {type(engine.pool).__name__}: bind to a Session or a Connection of it",
-            )
+        _check_pool(engine)
         self._engine = engine
         self._store = store
         # It shares the engine's pool and listeners, and changes nothing of them. A statement is one round trip so.
@@ -182,6 +171,17 @@ class ServerBinding(Binding):
     def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
         with suppress(QstoreError, *engines.ERRORS):
             self.write(operation, *args, **kwargs)
+
+
+def _check_pool(engine: Engine) -> None:
+    """Refuse an engine whose transactions would share a connection, or have a database each."""
+    if isinstance(engine.pool, (StaticPool, SingletonThreadPool)) or engines.in_memory(engine):
+        where = "on a database in memory" if engine.name == "sqlite" else "on a connection for all of them"
+        raise InvalidInput(
+            "bind",
+            f"expected an engine that gives each transaction a connection of its own to one database, found one {where}"
+            f" ({type(engine.pool).__name__}): bind to a Session or a Connection of it, or use a file",
+        )
 
 
 def _sleep(engine: Engine, seconds: float) -> None:

@@ -58,8 +58,6 @@ __all__ = [
 ]
 
 
-ASYNC_ONLY = ("sqlite+aiosqlite", "postgresql+asyncpg")
-
 Bind = Engine | Connection | Session | scoped_session[Any]
 """An Engine: a transaction of qstore's own. A Connection or Session: the caller's transaction is joined."""
 
@@ -73,8 +71,6 @@ def open_engine(target: Target, *, read_only: bool = False, durability: Durabili
     file is opened with the first connection; FormatError there if it is no database, and nothing is changed then.
     """
     url = of_file(target)
-    if url.drivername in ASYNC_ONLY:
-        raise BackendUnsupported(f"expected a driver that is not async, found {url.drivername}: see open_async_engine")
     if url.get_backend_name() == "postgresql":
         return postgresql.create(url, read_only=read_only)
     return sqlite.create(url.database or "", read_only=read_only, durability=durability)

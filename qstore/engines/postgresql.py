@@ -33,7 +33,9 @@ _READING = {"options": "-c default_transaction_read_only=on"}
 def create(url: URL, *, read_only: bool) -> Engine:
     """An engine on a server's database. Nothing is connected yet."""
     if url.get_driver_name() != "psycopg":
-        raise BackendUnsupported(f"expected the driver psycopg, found {url.get_driver_name()}, which is async")
+        raise BackendUnsupported(
+            f"expected a driver that is not async, found {url.drivername}: see open_async_engine, and the Async twins"
+        )
     with driver_extra(url):
         return create_sync_engine(url, connect_args=_READING if read_only else {})
 

@@ -7,7 +7,7 @@ from qstore.formats.localkv_v1 import LOCALKV_V1
 from qstore.formats.localqueue_v1 import LOCALQUEUE_V1
 from qstore.formats.localqueue_v1_1 import LOCALQUEUE_V1_1
 from qstore.formats.recognition import Found, recognise
-from qstore.formats.recognition_postgresql import additions, recognise_on_server
+from qstore.formats.recognition_postgresql import recognise_on_server, server_additions
 from qstore.formats.transport_v1 import TRANSPORT_V1
 from qstore.formats.transport_v1_1 import TRANSPORT_V1_1
 
@@ -22,10 +22,10 @@ __all__ = [
     "Addition",
     "Format",
     "Found",
-    "additions",
     "newest",
     "recognise",
     "recognise_on_server",
+    "server_additions",
     "tables_of",
 ]
 

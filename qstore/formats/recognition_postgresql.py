@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 from qstore.errors import FormatError
@@ -13,7 +14,7 @@ from qstore.formats.recognition import Found, Query
 from qstore.formats.transport_v1 import TRANSPORT_V1
 from qstore.naming import Naming
 
-__all__ = ["additions", "recognise_on_server"]
+__all__ = ["recognise_on_server", "server_additions"]
 
 _TYPES = {"BIGSERIAL": "bigint", "BIGINT": "bigint", "INTEGER": "integer", "DOUBLE PRECISION": "double precision"}
 
@@ -69,7 +70,7 @@ def recognise_on_server(query: Query, fmt: Format, naming: Naming, target: str) 
     )
 
 
-def additions(naming: Naming) -> set[tuple[str, str]]:
+def server_additions(naming: Naming) -> set[tuple[str, str]]:
     """What the stores have beside their models: pairs of a table and the name of a column or index of it."""
     found = set()
     for fmt in _FORMATS:
@@ -79,6 +80,7 @@ def additions(naming: Naming) -> set[tuple[str, str]]:
     return found
 
 
+@cache
 def _layout(fmt: Format) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]], dict[str, str]]:
     """What the frozen DDL makes: the columns of each table, those that are added to it, and the indexes."""
     created: dict[str, dict[str, str]] = {}

@@ -1,4 +1,7 @@
-"""The key-value store on PostgreSQL: the same operations, each one statement, at the server's time."""
+"""The key-value store on PostgreSQL: the same operations, each one statement, at the server's time.
+
+What is not here is as everywhere.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from qstore.statement import SERVER_MILLISECONDS, Statement
 from qstore.transaction import Transaction, parallel
 
 __all__ = [
-    "delete",
     "delete_expired",
     "exists",
     "get",
@@ -24,6 +26,10 @@ __all__ = [
 
 GET = Statement(f"""
     SELECT value, coalesce(expires_at <= {SERVER_MILLISECONDS}, false) FROM {{kv}} WHERE key = CAST(:key AS text)
+""")
+
+EXISTS = Statement(f"""
+    SELECT coalesce(expires_at <= {SERVER_MILLISECONDS}, false) FROM {{kv}} WHERE key = CAST(:key AS text)
 """)
 
 DELETE_EXPIRED = Statement(f"""
@@ -57,8 +63,6 @@ PUT_MANY = Statement(f"""
     ORDER BY i.key COLLATE "C"
     ON CONFLICT (key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at
 """)
-
-DELETE = Statement("DELETE FROM {kv} WHERE key = CAST(:key AS text)")
 
 PURGE_EXPIRED = Statement(f"""
     WITH t AS MATERIALIZED (SELECT {SERVER_MILLISECONDS} AS now)
@@ -98,8 +102,8 @@ def get(tx: Transaction, key: str) -> Looked:
 @parallel(operations.exists)
 def exists(tx: Transaction, key: str) -> tuple[bool, bool]:
     """Whether a key is live, and whether an expired row was met."""
-    value, expired = get(tx, key)
-    return value is not None, expired
+    row = tx.row(EXISTS, key=key, now=tx.given_now())
+    return (False, False) if row is None else (not row[0], bool(row[0]))
 
 
 @parallel(operations.delete_expired)
@@ -125,12 +129,6 @@ def put_many(tx: Transaction, items: Sequence[tuple[str, bytes]], ttl: int | Non
     """Insert or overwrite all items, with one expiry. A key that is there twice keeps its last value."""
     last = dict(items)
     tx.change(PUT_MANY, keys=list(last), values=list(last.values()), ttl=ttl, now=tx.given_now())
-
-
-@parallel(operations.delete)
-def delete(tx: Transaction, key: str) -> None:
-    """Delete a key, live or expired."""
-    tx.change(DELETE, key=key)
 
 
 @parallel(operations.purge_expired)

@@ -11,7 +11,7 @@ from qstore.formats import LOCALQUEUE_V1_1
 from qstore.localqueue import statements
 from qstore.transaction import Row, Transaction
 
-__all__ = ["Delivered", "Receipt", "ack", "nack", "purge", "receive", "send", "send_many", "stale"]
+__all__ = ["Delivered", "Receipt", "ack", "nack", "purge", "receive", "refuse_if_there", "send", "send_many"]
 
 Delivered = tuple[int, str, bytes, bytes, int]
 """id, receipt, payload type and data as stored, attempt."""
@@ -47,14 +47,14 @@ def ack(tx: Transaction, receipt: Receipt) -> None:
     """Remove a message that is still under this receipt."""
     id, uuid = receipt
     if not tx.change(statements.ACK, id=id, receipt=uuid):
-        _refuse_if_there(tx, id, "ack")
+        refuse_if_there(tx, id, "ack")
 
 
 def nack(tx: Transaction, receipt: Receipt) -> None:
     """Make a message that is still under this receipt due at once."""
     id, uuid = receipt
     if not tx.change(statements.NACK, now=milliseconds(tx.now()), id=id, receipt=uuid):
-        _refuse_if_there(tx, id, "nack")
+        refuse_if_there(tx, id, "nack")
 
 
 def purge(tx: Transaction) -> int:
@@ -87,16 +87,11 @@ def _insert(tx: Transaction, payload_type: str, payload_data: str, now: int) -> 
     return tx.insert(statements.SEND, payload_type=payload_type, payload_data=payload_data, now=now)
 
 
-def _refuse_if_there(tx: Transaction, id: int, operation: str) -> None:
+def refuse_if_there(tx: Transaction, id: int, operation: str) -> None:
     """Tell why a receipt did not match: it is stale if the message is there; if that is gone, nothing is left to do."""
     if tx.row(statements.EXISTS, id=id) is not None:
-        raise stale(id, operation)
-
-
-def stale(id: int, operation: str) -> StaleReceipt:
-    """The error for a receipt of an earlier delivery."""
-    return StaleReceipt(
-        f"cannot {operation} message {id}: expected the receipt handle of its newest delivery, found another; the"
-        " message was delivered again since",
-        id=id,
-    )
+        raise StaleReceipt(
+            f"cannot {operation} message {id}: expected the receipt handle of its newest delivery, found another; the"
+            " message was delivered again since",
+            id=id,
+        )

@@ -1,15 +1,18 @@
-"""The queue on PostgreSQL: receivers work in parallel, and skip what another is just taking. At the server's time."""
+"""The queue on PostgreSQL: receivers work in parallel, and skip what another is just taking. At the server's time.
+
+What is not here is as everywhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from qstore.localqueue import operations
-from qstore.localqueue.operations import Delivered, Receipt, stale
+from qstore.localqueue.operations import Delivered, Receipt, refuse_if_there
 from qstore.statement import SERVER_MILLISECONDS, Statement
-from qstore.transaction import Transaction, parallel
+from qstore.transaction import Transaction, parallel, tidied
 
-__all__ = ["ack", "nack", "purge", "receive", "send", "send_many"]
+__all__ = ["nack", "receive", "send", "send_many"]
 
 SEND = Statement(f"""
     INSERT INTO {{messages}} (payload_type, payload_data, enqueued_at, visible_at)
@@ -84,20 +87,10 @@ TIDY = Statement(f"""
                       ORDER BY w.visible_at LIMIT 1) <= (SELECT now FROM t), false) AS seen
 """)
 
-ACK = Statement("""
-    DELETE FROM {messages} WHERE id = CAST(:id AS bigint) AND receipt_handle = CAST(:receipt AS text)
-""")
-
 NACK = Statement(f"""
     UPDATE {{messages}} SET visible_at = {SERVER_MILLISECONDS}, ready = true
      WHERE id = CAST(:id AS bigint) AND receipt_handle = CAST(:receipt AS text)
 """)
-
-EXISTS = Statement("SELECT 1 FROM {messages} WHERE id = CAST(:id AS bigint)")
-
-PURGE = Statement("DELETE FROM {messages}")
-
-MOST_TIDIED = 1000
 
 
 @parallel(operations.send)
@@ -120,7 +113,7 @@ def receive(tx: Transaction, max_messages: int, visibility_timeout: int) -> list
     """Deliver the first due messages, each under a fresh receipt."""
     binds = {"max_messages": max_messages, "visibility_timeout": visibility_timeout, "now": tx.given_now()}
     rows = tx.rows(RECEIVE, **binds)
-    if not rows and (not tx.own or _tidied(tx)):
+    if not rows and (not tx.own or tidied(tx, TIDY)):
         rows = tx.rows(RECEIVE_LAPSED, **binds)
     return [
         (id, receipt, payload_type.encode(), payload_data.encode(), attempt)
@@ -128,38 +121,9 @@ def receive(tx: Transaction, max_messages: int, visibility_timeout: int) -> list
     ]
 
 
-@parallel(operations.ack)
-def ack(tx: Transaction, receipt: Receipt) -> None:
-    """Remove a message that is still under this receipt."""
-    id, uuid = receipt
-    if not tx.change(ACK, id=id, receipt=uuid):
-        _refuse_if_there(tx, id, "ack")
-
-
 @parallel(operations.nack)
 def nack(tx: Transaction, receipt: Receipt) -> None:
     """Make a message that is still under this receipt due at once."""
     id, uuid = receipt
     if not tx.change(NACK, id=id, receipt=uuid, now=tx.given_now()):
-        _refuse_if_there(tx, id, "nack")
-
-
-@parallel(operations.purge)
-def purge(tx: Transaction) -> int:
-    """Remove every message. Returns how many there were."""
-    return tx.change(PURGE)
-
-
-def _tidied(tx: Transaction) -> bool:
-    """Make what lapsed ready. Whether there was anything."""
-    found = False
-    while True:
-        [(changed, seen)] = tx.rows(TIDY, now=tx.given_now())
-        found = found or bool(seen) or changed > 0
-        if changed < MOST_TIDIED:
-            return found
-
-
-def _refuse_if_there(tx: Transaction, id: int, operation: str) -> None:
-    if tx.row(EXISTS, id=id) is not None:
-        raise stale(id, operation)
+        refuse_if_there(tx, id, "nack")

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qstore.errors import StoreBusy
-from qstore.transaction import Transaction, parallel
+from qstore.transaction import Transaction, parallel, tidied
 from qstore.transport import operations
 from qstore.transport import statements_postgresql as statements
 from qstore.transport.operations import PARKED, Claimed, Fence, gone, stale
+from qstore.transport.statements import HOLDER
 
 __all__ = ["ack", "claim", "extend", "nack", "publish", "publish_many"]
 
-MOST_TIDIED = 1000
 MOST_RACES = 100
 """Publishes that may come between an ack and the group's lock before it gives up."""
 
@@ -46,7 +46,7 @@ def claim(tx: Transaction, worker_id: str, visibility: float, min_priority: int)
         row = tx.row(statements.CLAIM, **binds)
     else:
         row = tx.row(statements.CLAIM_FLOOR, **binds, min_priority=min_priority, anyway=not tx.own)
-    if row is None and (_tidied(tx) if tx.own else min_priority == 0):
+    if row is None and (tidied(tx, statements.TIDY) if tx.own else min_priority == 0):
         row = tx.row(statements.CLAIM_FLOOR, **binds, min_priority=min_priority, anyway=True)
     if row is None:
         return None
@@ -100,22 +100,12 @@ def _unsettled(fence: Fence, operation: str) -> StoreBusy:
     )
 
 
-def _tidied(tx: Transaction) -> bool:
-    """Make groups whose lease or park lapsed ready, and stamps that lie ahead now. Whether there was any."""
-    found = False
-    while True:
-        [(changed, seen)] = tx.rows(statements.TIDY, now=tx.given_now())
-        found = found or bool(seen) or changed > 0
-        if changed < MOST_TIDIED:
-            return found
-
-
 def _raced(tx: Transaction, fence: Fence, operation: str) -> bool:
     """Why a lease did not match: a publish came between (True, repeat), or the message is gone (False).
 
     StaleLease if another one is on it.
     """
-    row = tx.row(statements.HOLDER, seq=fence[0])
+    row = tx.row(HOLDER, seq=fence[0])
     if row is None:
         return False
     if tuple(row) == fence[2:]:

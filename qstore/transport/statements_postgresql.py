@@ -188,12 +188,6 @@ RELOCK = Statement(f"""
     RETURNING m.lock_expiry
 """)
 
-# Only after ACK or RELOCK returned no row. No row: gone. This very lease: it raced with a publish, repeat. Else:
-# stale.
-HOLDER = Statement("""
-    SELECT locked_by, lock_expiry FROM {messages} WHERE seq = CAST(:seq AS bigint)
-""")
-
 # The state of all groups, from the messages: for whoever wrote to `messages` by another way. Every writer writes to
 # `groups`, so that a lock on it alone keeps them all out; a second lock would deadlock with them.
 REPAIR = (

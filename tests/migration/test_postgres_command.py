@@ -13,17 +13,6 @@ from tests.migration.alembic_command import alembic, refusal
 from tests.migration.postgres_schema import ALL, Schema, catalog, engine_on, execute, tables
 
 
-@pytest.fixture(scope="module")
-def whole() -> Schema:
-    """What one upgrade makes of an empty database."""
-    return catalog(postgres.database())
-
-
-@pytest.fixture
-def url() -> URL:
-    return postgres.empty_database()
-
-
 def shown(url: URL) -> str:
     return url.render_as_string(hide_password=False)
 

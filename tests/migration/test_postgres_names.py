@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from shutil import which
 from typing import Any
 
@@ -15,23 +14,6 @@ from qstore import Event, Naming, migrate, mount
 from tests import postgres
 from tests.backends import MOUNTED
 from tests.migration.postgres_schema import ALL, Schema, catalog, engine_on, execute, tables
-
-
-@pytest.fixture(scope="module")
-def whole() -> Schema:
-    """What one upgrade makes of an empty database."""
-    return catalog(postgres.database())
-
-
-@pytest.fixture
-def url() -> URL:
-    return postgres.empty_database()
-
-
-@pytest.fixture
-def engine(url: URL) -> Iterator[Engine]:
-    with engine_on(url) as engine:
-        yield engine
 
 
 def works(engine: Engine, value: bytes, **mounting: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -10,27 +10,8 @@ from sqlalchemy import URL, Engine, MetaData, select
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from qstore import Event, FormatError, MountedStores, TransportRepository, migrate, mount
-from tests import postgres
 from tests.backends import MOUNTED
-from tests.migration.postgres_schema import ALL, Schema, catalog, engine_on, execute, tables
-
-
-@pytest.fixture(scope="module")
-def whole() -> Schema:
-    """What one upgrade makes of an empty database."""
-    return catalog(postgres.database())
-
-
-@pytest.fixture
-def url() -> URL:
-    """A database without a table."""
-    return postgres.empty_database()
-
-
-@pytest.fixture
-def engine(url: URL) -> Iterator[Engine]:
-    with engine_on(url) as engine:
-        yield engine
+from tests.migration.postgres_schema import ALL, Schema, catalog, execute, tables
 
 
 def fill(stores: MountedStores, engine: Engine) -> None:

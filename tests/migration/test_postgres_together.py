@@ -26,12 +26,6 @@ def crowd() -> Iterator[Crowd]:
         yield crowd
 
 
-@pytest.fixture(scope="module")
-def whole() -> Schema:
-    """What one upgrade makes of an empty database."""
-    return catalog(postgres.database())
-
-
 def upgrade_and_use(url: URL, **arguments: Any) -> None:
     with engine_on(url, **arguments) as engine:
         migrate.upgrade(engine, naming=MOUNTED)

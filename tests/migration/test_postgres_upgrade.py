@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from typing import Any
 
@@ -19,23 +19,6 @@ from tests.backends import MOUNTED
 from tests.migration.postgres_schema import ALL, Schema, catalog, engine_on, execute, tables
 
 DRIVERS = ("psycopg", "asyncpg")
-
-
-@pytest.fixture(scope="module")
-def whole() -> Schema:
-    """What one upgrade makes of an empty database."""
-    return catalog(postgres.database())
-
-
-@pytest.fixture
-def url() -> URL:
-    return postgres.empty_database()
-
-
-@pytest.fixture
-def engine(url: URL) -> Iterator[Engine]:
-    with engine_on(url) as engine:
-        yield engine
 
 
 def test_upgrade_downgrade_and_stamp_may_be_repeated(url: URL, engine: Engine, whole: Schema) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from qstore.localkv import postgresql as kv
 from qstore.localqueue import postgresql as queue
+from qstore.localqueue.statements import ACK as QUEUE_ACK
 from qstore.statement import Statement
 from qstore.transport import statements_postgresql as transport
+from qstore.transport.statements import HOLDER
 from tests import postgres
 from tests.backends import MOUNTED
 
@@ -56,12 +58,12 @@ HOT: dict[str, tuple[str, Statement, dict[str, Any]]] = {
     "ack": ("transport", transport.ACK, LEASE),
     "nack": ("transport", transport.RELOCK, LEASE | {"new_holder": None, "hold": None}),
     "extend": ("transport", transport.RELOCK, LEASE | {"new_holder": "w", "hold": 30.0}),
-    "holder": ("transport", transport.HOLDER, {"seq": 7}),
+    "holder": ("transport", HOLDER, {"seq": 7}),
     "receive 1": ("localqueue", queue.RECEIVE, {"max_messages": 1, "visibility_timeout": 30_000}),
     "receive 10": ("localqueue", queue.RECEIVE, {"max_messages": 10, "visibility_timeout": 30_000}),
     "tidy the queue": ("localqueue", queue.TIDY, {}),
     "tidy one message": ("localqueue", queue.TIDY, {}),
-    "ack of the queue": ("localqueue", queue.ACK, {"id": 7, "receipt": "r7"}),
+    "ack of the queue": ("localqueue", QUEUE_ACK, {"id": 7, "receipt": "r7"}),
     "nack of the queue": ("localqueue", queue.NACK, {"id": 7, "receipt": "r7"}),
     "send": ("localqueue", queue.SEND, {"payload_type": "text", "payload_data": "p"}),
     "get": ("localkv", kv.GET, {"key": "key 0050000"}),
