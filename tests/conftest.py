@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import URL, Engine, create_engine
 
 from tests import postgres
 from tests.backends import CHECKING, CHOSEN, ON_A_SERVER, ON_FILES, SETTLING, SHARED, Backend, ManualClock, backend_of
@@ -47,6 +48,20 @@ settling_backend = _backends(
 checking_backend = _backends(
     CHECKING, "Every way to have one on files, and one on a server, for what is settled outside of the database."
 )
+
+
+@pytest.fixture
+def url() -> URL:
+    """A server's database, with all stores mounted in it."""
+    return postgres.database()
+
+
+@pytest.fixture
+def engine(url: URL) -> Iterator[Engine]:
+    """An engine on it, as a host makes one."""
+    engine = create_engine(url)
+    yield engine
+    engine.dispose()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -76,6 +76,13 @@ CLAIM = Statement(f"""
     RETURNING m.seq, m.group_id, m.event, m.lock_expiry
 """)
 
+_ARMS = " ".join(
+    f"""UNION ALL (SELECT a.last_claimed_at AS stamp, a.last_claimed_at, a.head, a.group_id
+        FROM {{groups}} AS a WHERE a.ready AND a.priority = {priority}
+        AND CAST(:min_priority AS integer) BETWEEN 1 AND {priority} ORDER BY a.last_claimed_at, a.head LIMIT 100)"""
+    for priority in (1, 2, 3, 4)
+)
+
 # Any min_priority. One index-ordered arm a priority, merged. With :anyway = true also the groups whose lease or
 # park has lapsed (the 1,000 that lapsed first); with false it claims on CLAIM's condition only. The merge is lazy:
 # what LIMIT 1 does not need is not read.
@@ -87,18 +94,7 @@ CLAIM_FLOOR = Statement(f"""
     f AS MATERIALIZED (
       (SELECT a.last_claimed_at AS stamp, a.last_claimed_at, a.head, a.group_id FROM {{groups}} AS a WHERE a.ready
         AND CAST(:min_priority AS integer) = 0 ORDER BY a.last_claimed_at, a.head LIMIT 100)
-      UNION ALL (SELECT a.last_claimed_at AS stamp, a.last_claimed_at, a.head, a.group_id
-        FROM {{groups}} AS a WHERE a.ready AND a.priority = 1
-        AND CAST(:min_priority AS integer) BETWEEN 1 AND 1 ORDER BY a.last_claimed_at, a.head LIMIT 100)
-      UNION ALL (SELECT a.last_claimed_at AS stamp, a.last_claimed_at, a.head, a.group_id
-        FROM {{groups}} AS a WHERE a.ready AND a.priority = 2
-        AND CAST(:min_priority AS integer) BETWEEN 1 AND 2 ORDER BY a.last_claimed_at, a.head LIMIT 100)
-      UNION ALL (SELECT a.last_claimed_at AS stamp, a.last_claimed_at, a.head, a.group_id
-        FROM {{groups}} AS a WHERE a.ready AND a.priority = 3
-        AND CAST(:min_priority AS integer) BETWEEN 1 AND 3 ORDER BY a.last_claimed_at, a.head LIMIT 100)
-      UNION ALL (SELECT a.last_claimed_at AS stamp, a.last_claimed_at, a.head, a.group_id
-        FROM {{groups}} AS a WHERE a.ready AND a.priority = 4
-        AND CAST(:min_priority AS integer) BETWEEN 1 AND 4 ORDER BY a.last_claimed_at, a.head LIMIT 100)
+      {_ARMS}
       UNION ALL (SELECT l.stamp, l.last_claimed_at, l.head, l.group_id FROM lapsed AS l
         WHERE l.priority >= CAST(:min_priority AS integer)
         ORDER BY l.stamp, l.head)

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
 from qstore import Lease, LocalQueueRepository, StaleLease, StaleReceipt, TransportRepository
@@ -131,18 +131,6 @@ def _answer(call: Any) -> str:
     except StaleLease:
         return "stale"
     return "done"
-
-
-@pytest.fixture
-def url() -> URL:
-    return postgres.database()
-
-
-@pytest.fixture
-def engine(url: URL) -> Iterator[Engine]:
-    engine = create_engine(url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["a clock that goes on", "a clock that also goes back"])

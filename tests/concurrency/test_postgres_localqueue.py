@@ -29,11 +29,6 @@ MESSAGES = 800
 
 
 @pytest.fixture
-def url() -> URL:
-    return postgres.database()
-
-
-@pytest.fixture
 def engine(url: URL) -> Iterator[Engine]:
     engine = create_engine(url, pool_size=20)
     yield engine

@@ -18,11 +18,6 @@ from tests.concurrency.processes import children
 ISOLATIONS = ("repeatable read", "serializable")
 
 
-@pytest.fixture
-def url() -> URL:
-    return postgres.database()
-
-
 def text_of(url: URL) -> str:
     return url.render_as_string(hide_password=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -30,18 +30,6 @@ from tests.backends import MOUNTED
 
 DRIVERS = pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 BINDS = pytest.mark.parametrize("joined", [False, True], ids=["own", "joined"])
-
-
-@pytest.fixture
-def url() -> URL:
-    return postgres.database()
-
-
-@pytest.fixture
-def engine(url: URL) -> Iterator[Engine]:
-    engine = create_engine(url)
-    yield engine
-    engine.dispose()
 
 
 def outcome(url: URL, driver: str, work: Callable[[Any], Any]) -> BaseException | None:

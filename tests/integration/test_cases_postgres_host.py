@@ -22,11 +22,6 @@ from tests import postgres
 from tests.backends import MOUNTED, ManualClock
 
 
-@pytest.fixture
-def url() -> URL:
-    return postgres.database()
-
-
 def transport(bind: Any, **arguments: Any) -> TransportRepository[str]:
     return TransportRepository(bind, event_type=str, naming=MOUNTED, **arguments)
 

@@ -21,11 +21,6 @@ HELD = 2.5
 """Seconds that a lock is held for which a cancelled call must not wait."""
 
 
-@pytest.fixture
-def url() -> URL:
-    return postgres.database()
-
-
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 @pytest.mark.parametrize("joined", [False, True], ids=["own", "joined"])
 @pytest.mark.parametrize("call", ["publish", "publish_many", "put"])
