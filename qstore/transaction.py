@@ -43,7 +43,7 @@ Row = Sequence[Any]
 # A number that changes with each change of the schema.
 _SCHEMA_VERSION = Statement("PRAGMA schema_version")
 
-_SCHEMA = Statement("SELECT lower(name) FROM sqlite_master")
+_SCHEMA = Statement("SELECT lower(name), lower(tbl_name) FROM sqlite_master")
 
 _PARALLEL: dict[Callable[..., Any], Callable[..., Any]] = {}
 
@@ -164,9 +164,12 @@ class Transaction(ABC):
         seen = self._seen()
         [(version,)] = self.rows(_SCHEMA_VERSION)
         if version != seen.version:
-            there = {name for (name,) in self.rows(_SCHEMA)}
+            there = {tuple(it) for it in self.rows(_SCHEMA)}
             names = self._store.names
-            seen.whole = {names.naming.name(names.store, part).lower() for part in addition.parts} <= there
+            wanted = {
+                tuple(names.naming.name(names.store, it).lower() for it in part) for part in addition.places.items()
+            }
+            seen.whole = wanted <= there
             seen.version = version
         return seen.whole
 

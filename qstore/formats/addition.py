@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -33,6 +34,12 @@ class Addition:
     def parts(self) -> tuple[str, ...]:
         """The names of all that is added."""
         return (*self.tables, *self.indexes, *self.triggers)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The table of each of its parts. A trigger and an index go with a table that is renamed."""
+        on = {part: re.findall(r" ON \{(\w+)\}", text)[0] for part, text in {**self.indexes, **self.triggers}.items()}
+        return {table: table for table in self.tables} | on
 
     def ddl(self, names: Names) -> list[str]:
         """The CREATE statements with a naming's names. Each may be run again where it was run."""

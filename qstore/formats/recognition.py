@@ -173,13 +173,14 @@ def _revisions(query: Query, naming: Naming, tables: set[str]) -> frozenset[str]
 def _added(query: Query, addition: Addition, naming: Naming) -> Iterator[str]:
     """The parts of an addition that are there: tables and indexes by what they are, triggers by their text."""
     wanted = _layout_of_addition(addition)
-    created = {str(name).lower(): (kind, sql) for kind, name, sql in query("SELECT type, name, sql FROM sqlite_master")}
-    names = naming.of(addition.format.store)
+    master = query("SELECT type, name, lower(tbl_name), sql FROM sqlite_master")
+    created = {str(name).lower(): (kind, table, sql) for kind, name, table, sql in master}
+    names, places = naming.of(addition.format.store), addition.places
     for kind, parts in (("table", addition.tables), ("index", addition.indexes), ("trigger", addition.triggers)):
         for part, text in parts.items():
             name = naming.name(addition.format.store, part).lower()
-            found, sql = created.get(name, (None, ""))
-            if found != kind:
+            found, table, sql = created.get(name, (None, "", ""))
+            if found != kind or table != naming.name(addition.format.store, places[part]).lower():
                 continue
             if kind == "trigger":
                 [spelled] = addition.rendered(names, (text.replace(" IF NOT EXISTS", "", 1),))

@@ -1,23 +1,32 @@
 """`transport.v1.1`: whose turn it is, a row a group, so that a claim need not look at the messages. Frozen.
 
-`turns` has a row for each group that has a row in `groups` and a deliverable message. Deliverable:
+`turns` has a row for each group that has a deliverable message, or a row in `groups`. Deliverable:
 `locked_by IS NULL OR lock_expiry IS NOT NULL`; the other messages can neither be claimed nor do they block.
 
-head   the lowest deliverable seq
+From the messages:
+head   the lowest deliverable seq; NULL where none is
 held   how many of its deliverable messages are held (`locked_by IS NOT NULL`): 0 or 1, unless others wrote more
 until  their highest lock_expiry; -infinity (which SQL spells -9e999) where none is held
-slot   -1: the group waits, and `at` is `until`; or `at` is -infinity: the next claim derives the row again
-       0 to 4, its priority: its turn may come, and `at` is its last_claimed_at. -2: the same, of a negative priority
+From the row in `groups`, NULL where none is:
+lane   its priority, 0 to 4. -2: a negative one
+stamp  its last_claimed_at
+And from those:
+slot   -1: the group waits, and `at` is `until`; or `at` is -infinity: the next claim looks at the messages again
+       its lane: its turn may come, and `at` is its stamp. NULL: it has no head, or no lane
 Row 0 is the clock: its `until` is never below any last_claimed_at.
 
-`at` and `until` are BLOBs to SQLite, which means that it keeps any number as it is. REAL would store 0.0 in fewer bytes
-than other numbers, and a row that grows splits a full page.
+A trigger names its own table and `turns`, and never the other of the two tables: while a host rebuilds that one (a new
+table, the rows copied, the old one dropped, the new one renamed), SQLite would refuse to rename it. The triggers of the
+table that was rebuilt are gone then, which a claim sees, and goes the way of transport.v1 until an upgrade makes them.
+
+`at`, `until` and `stamp` are BLOBs to SQLite, which means that it keeps any number as it is. REAL would store 0.0 in
+fewer bytes than other numbers, and a row that grows splits a full page.
 """
 
 from qstore.formats.addition import Addition
 from qstore.formats.transport_v1 import TRANSPORT_V1
 
-__all__ = ["TRANSPORT_V1_1", "derived", "first_deliverable", "slot"]
+__all__ = ["TRANSPORT_V1_1", "derived", "first_deliverable"]
 
 
 def first_deliverable(group: str) -> str:
@@ -31,21 +40,22 @@ def first_deliverable(group: str) -> str:
         ORDER BY f.seq LIMIT 1)"""
 
 
-def slot(priority: str) -> str:
-    """The slot of a group whose turn may come."""
-    return f"CASE WHEN {priority} >= 4 THEN 4 WHEN {priority} >= 0 THEN CAST({priority} AS INTEGER) ELSE -2 END"
-
-
 def derived(group: str) -> str:
-    """(head, slot, at, until, held) of a group from scratch; no row if it has none in `groups`.
+    """(head, slot, at, until, held) of a group that has a row, from its messages.
 
     With an OFFSET the inner SELECT is not merged into the outer one, which would look for `until` four times.
     """
-    return f"""SELECT head, CASE WHEN until = -9e999 THEN slot ELSE -1 END,
-        CASE WHEN until = -9e999 THEN last_claimed_at ELSE until END, until, held
-      FROM (SELECT {first_deliverable(group)} AS head, {_until(group)} AS until, {_held("count", group)} AS held,
-                   {slot("priority")} AS slot, last_claimed_at
-            FROM {{groups}} WHERE group_id = {group} LIMIT 1 OFFSET 0)"""
+    return f"""SELECT head, {_SLOT}, {_AT}, until, held
+      FROM (SELECT {first_deliverable(group)} AS head, {_until(group)} AS until, {_held("count", group)} AS held
+            LIMIT 1 OFFSET 0)"""
+
+
+_SLOT = "CASE WHEN head IS NULL OR lane IS NULL THEN NULL WHEN until = -9e999 THEN lane ELSE -1 END"
+_AT = "CASE WHEN until = -9e999 THEN stamp ELSE until END"
+
+
+def _lane(priority: str) -> str:
+    return f"CASE WHEN {priority} >= 4 THEN 4 WHEN {priority} >= 0 THEN CAST({priority} AS INTEGER) ELSE -2 END"
 
 
 def _held(aggregate: str, group: str) -> str:
@@ -59,19 +69,9 @@ def _until(group: str) -> str:
 
 
 # Steps of triggers on one group's row. They meet no conflict, since an outer OR IGNORE or OR REPLACE would settle it,
-# and they fail in no state. A row that is to be derived again is left to that.
+# and they fail in no state. A row that is to be looked at again is left to that.
 
-
-def _drop(group: str) -> str:
-    return f"""
-  DELETE FROM {{turns}} WHERE group_id = {group} AND {first_deliverable(group)} IS NULL;"""
-
-
-def _add(group: str) -> str:
-    return f"""
-  INSERT INTO {{turns}} (group_id, head, slot, at, until, held)
-    SELECT {group}, * FROM ({derived(group)})
-    WHERE head IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {{turns}} WHERE group_id = {group});"""
+_SPOILED = "(slot IS -1 AND at IS -9e999)"
 
 
 def _change(group: str, head: str, *, old: bool, new: bool) -> str:
@@ -88,37 +88,45 @@ def _change(group: str, head: str, *, old: bool, new: bool) -> str:
     held = "{turns}.held" + f" - {was}" * old + f" + {now}" * new
     return f"""
   UPDATE {{turns}} SET (head, slot, at, until, held) = (
-      SELECT {head},
-        CASE WHEN until = -9e999 THEN (SELECT {slot("priority")}
-          FROM {{groups}} WHERE group_id = {group}) ELSE -1 END,
-        CASE WHEN until = -9e999 THEN (SELECT last_claimed_at FROM {{groups}} WHERE group_id = {group}) ELSE until END,
-        until, held
-      FROM (SELECT held, CASE
+      SELECT head, {_SLOT}, {_AT}, until, held
+      FROM (SELECT {head} AS head, held, CASE
           {case} END AS until
         FROM (SELECT {held} AS held)))
-    WHERE group_id = {group} AND NOT (slot = -1 AND at = -9e999);"""
+    WHERE group_id = {group} AND NOT {_SPOILED};"""
 
 
 def _went(group: str) -> str:
-    return _drop(group) + _change(group, first_deliverable(group), old=True, new=False)
+    return f"""{_change(group, first_deliverable(group), old=True, new=False)}
+  DELETE FROM {{turns}} WHERE group_id = {group} AND head IS NULL AND lane IS NULL AND NOT {_SPOILED};"""
 
 
-def _came(group: str) -> str:
-    return _change(group, "min({turns}.head, NEW.seq)", old=False, new=True) + _add(group)
-
+# Where a group has no row, the message that comes is the first of it that is deliverable.
+_CAME = f"""{_change("NEW.group_id", "min(coalesce({turns}.head, NEW.seq), NEW.seq)", old=False, new=True)}
+  INSERT INTO {{turns}} (group_id, head, at, until, held)
+    SELECT NEW.group_id, NEW.seq, 0.0, CASE WHEN NEW.locked_by IS NULL THEN -9e999 ELSE NEW.lock_expiry END,
+           NEW.locked_by IS NOT NULL
+    WHERE NOT EXISTS (SELECT 1 FROM {{turns}} WHERE group_id = NEW.group_id);"""
 
 _CLOCK = """
   UPDATE {turns} SET until = NEW.last_claimed_at WHERE id = 0 AND until < NEW.last_claimed_at;"""
 
+# In two steps: the stamp of a claim comes while the group waits, and is not entered into the index.
 _STAMP = f"""
-  UPDATE {{turns}} SET slot = {slot("NEW.priority")}, at = NEW.last_claimed_at
-    WHERE group_id = NEW.group_id AND slot IS NOT -1;"""
+  UPDATE {{turns}} SET lane = {_lane("NEW.priority")}, stamp = NEW.last_claimed_at WHERE group_id = NEW.group_id;
+  UPDATE {{turns}} SET slot = {_SLOT}, at = {_AT} WHERE group_id = NEW.group_id AND slot IS NOT -1;"""
 
-_FORGET = """
-  DELETE FROM {turns} WHERE group_id = OLD.group_id;"""
+_ENTER = f"""{_STAMP}
+  INSERT INTO {{turns}} (group_id, at, until, held, lane, stamp)
+    SELECT NEW.group_id, 0.0, -9e999, 0, {_lane("NEW.priority")}, NEW.last_claimed_at
+    WHERE NEW.group_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {{turns}} WHERE group_id = NEW.group_id);{_CLOCK}"""
+
+_FORGET = f"""
+  DELETE FROM {{turns}} WHERE group_id = OLD.group_id AND head IS NULL AND NOT {_SPOILED};
+  UPDATE {{turns}} SET lane = NULL, stamp = NULL, slot = CASE WHEN {_SPOILED} THEN slot END
+    WHERE group_id = OLD.group_id;"""
 
 # A REPLACE deletes without a trigger, unless recursive_triggers is on. Who loses a row is known only before; whether it
-# does, is not (OR IGNORE). So the next claim derives that group's row again.
+# does, is not (OR IGNORE). So the next claim looks at that group's messages again.
 _SPOIL = """
   UPDATE {turns} SET slot = -1, at = -9e999
     WHERE group_id = (SELECT group_id FROM {messages} WHERE seq = NEW.seq);"""
@@ -137,7 +145,7 @@ _TRIGGERS = (
         "AFTER INSERT ON {messages}",
         f"""{_NEW} AND (NEW.locked_by IS NOT NULL
     OR NOT EXISTS (SELECT 1 FROM {{turns}} WHERE group_id = NEW.group_id AND head < NEW.seq))""",
-        _came("NEW.group_id"),
+        _CAME,
     ),
     (  # Claim, nack, extend: the deliverable messages stay the same.
         "turns_message_lock",
@@ -155,7 +163,7 @@ _TRIGGERS = (
         "turns_message_join",
         "AFTER UPDATE ON {messages}",
         f"{_NEW} AND NOT ({_SAME} AND {_OLD})",
-        _came("NEW.group_id"),
+        _CAME,
     ),
     (
         "turns_message_delete",
@@ -164,28 +172,17 @@ _TRIGGERS = (
     OR EXISTS (SELECT 1 FROM {{turns}} WHERE group_id = OLD.group_id AND head >= OLD.seq))""",
         _went("OLD.group_id"),
     ),
-    ("turns_group_insert", "AFTER INSERT ON {groups}", "", _STAMP + _add("NEW.group_id") + _CLOCK),
+    ("turns_group_insert", "AFTER INSERT ON {groups}", "", _ENTER),
     ("turns_group_update", "AFTER UPDATE ON {groups}", "NEW.group_id IS OLD.group_id", _STAMP + _CLOCK),
-    (
-        "turns_group_rename",
-        "AFTER UPDATE ON {groups}",
-        "NEW.group_id IS NOT OLD.group_id",
-        _FORGET + _STAMP + _add("NEW.group_id") + _CLOCK,
-    ),
+    ("turns_group_rename", "AFTER UPDATE ON {groups}", "NEW.group_id IS NOT OLD.group_id", _FORGET + _ENTER),
     ("turns_group_delete", "AFTER DELETE ON {groups}", "", _FORGET),
 )
 
-# The turns as the messages and groups have them. `+group_id`: one pass over the table and a sort, not a look-up a
-# message.
-_TRUTH = f"""
-    SELECT g.group_id AS group_id, m.head AS head, m.until AS until, m.held AS held, {slot("g.priority")} AS slot,
-           g.last_claimed_at AS stamp
-    FROM (SELECT group_id, min(CASE WHEN locked_by IS NULL OR lock_expiry IS NOT NULL THEN seq END) AS head,
+# What the messages have of each group. `+group_id`: one pass over the table and a sort, not a look-up a message.
+_HEADS = """SELECT group_id, min(CASE WHEN locked_by IS NULL OR lock_expiry IS NOT NULL THEN seq END) AS head,
                  coalesce(max(CASE WHEN locked_by IS NOT NULL THEN lock_expiry END), -9e999) AS until,
                  sum(locked_by IS NOT NULL AND lock_expiry IS NOT NULL) AS held
-          FROM {{messages}} GROUP BY +group_id) AS m
-    CROSS JOIN {{groups}} AS g ON g.group_id = m.group_id
-    WHERE m.head IS NOT NULL"""
+          FROM {messages} GROUP BY +group_id"""
 
 TRANSPORT_V1_1 = Addition(
     format=TRANSPORT_V1,
@@ -200,7 +197,9 @@ CREATE TABLE IF NOT EXISTS {turns} (
   slot     INTEGER,
   at       BLOB,
   until    BLOB,
-  held     INTEGER
+  held     INTEGER,
+  lane     INTEGER,
+  stamp    BLOB
 )"""
     },
     indexes={
@@ -219,22 +218,35 @@ INSERT INTO {turns} (id, group_id, head, slot, at, until, held)
     SELECT 0, NULL, 0, -3, 0.0, coalesce(max(last_claimed_at), 0.0), 0 FROM {groups}""",
         # In the order of the heads, so that neighbours in time are neighbours on a page.
         f"""\
-INSERT INTO {{turns}} (group_id, head, slot, at, until, held)
-    SELECT group_id, head, CASE WHEN until = -9e999 THEN slot ELSE -1 END,
-           CASE WHEN until = -9e999 THEN stamp ELSE until END, until, held
-    FROM ({_TRUTH}) ORDER BY head""",
+INSERT INTO {{turns}} (group_id, head, slot, at, until, held, lane, stamp)
+    SELECT group_id, head, {_SLOT}, coalesce({_AT}, 0.0), until, held, lane, stamp
+    FROM (SELECT m.group_id AS group_id, head, until, held,
+                 CASE WHEN g.group_id IS NOT NULL THEN {_lane("g.priority")} END AS lane, g.last_claimed_at AS stamp
+          FROM ({_HEADS}) AS m LEFT JOIN {{groups}} AS g ON g.group_id = m.group_id
+          WHERE head IS NOT NULL)
+    ORDER BY head""",
+        f"""\
+INSERT INTO {{turns}} (group_id, at, until, held, lane, stamp)
+    SELECT group_id, 0.0, -9e999, 0, {_lane("priority")}, last_claimed_at FROM {{groups}} AS g
+    WHERE group_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {{turns}} AS s WHERE s.group_id = g.group_id)""",
     ),
     faults=f"""\
-SELECT t.group_id
-      FROM ({_TRUTH}) AS t LEFT JOIN {{turns}} AS s ON s.group_id = t.group_id
-      WHERE s.id IS NULL OR NOT (s.slot IS -1 AND s.at IS -9e999) AND NOT (
-        s.head IS t.head AND s.until IS t.until AND s.held IS t.held
-        AND (s.slot IS t.slot AND s.at IS t.stamp OR s.slot IS -1 AND s.at IS t.until AND t.until <> -9e999))
-    UNION ALL
+SELECT m.group_id
+      FROM ({_HEADS}) AS m LEFT JOIN {{turns}} AS s ON s.group_id = m.group_id
+      WHERE m.head IS NOT NULL AND (s.id IS NULL OR NOT {_SPOILED} AND NOT (
+        s.head IS m.head AND s.until IS m.until AND s.held IS m.held))
+    UNION
+    SELECT g.group_id FROM {{groups}} AS g LEFT JOIN {{turns}} AS s ON s.group_id = g.group_id
+      WHERE g.group_id IS NOT NULL AND (s.lane IS NOT {_lane("g.priority")} OR s.stamp IS NOT g.last_claimed_at)
+    UNION
     SELECT s.group_id FROM {{turns}} AS s
-      WHERE s.id <> 0 AND NOT (s.slot IS -1 AND s.at IS -9e999) AND ({first_deliverable("s.group_id")} IS NULL
-        OR NOT EXISTS (SELECT 1 FROM {{groups}} AS g WHERE g.group_id = s.group_id))
-    UNION ALL
+      WHERE s.id <> 0 AND (
+        s.lane IS NOT NULL AND NOT EXISTS (SELECT 1 FROM {{groups}} AS g WHERE g.group_id = s.group_id)
+        OR NOT {_SPOILED} AND (
+          CASE WHEN s.head IS NULL THEN s.lane IS NULL ELSE {first_deliverable("s.group_id")} IS NULL END
+          OR NOT (s.slot IS CASE WHEN s.head IS NOT NULL THEN s.lane END AND (s.slot IS NULL OR s.at IS s.stamp)
+            OR s.slot IS -1 AND s.at IS s.until AND s.until <> -9e999 AND s.head IS NOT NULL AND s.lane IS NOT NULL)))
+    UNION
     SELECT NULL WHERE NOT EXISTS (
       SELECT 1 FROM {{turns}} WHERE id = 0 AND slot = -3 AND group_id IS NULL
         AND until >= (SELECT coalesce(max(last_claimed_at), until) FROM {{groups}}))""",

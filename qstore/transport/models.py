@@ -75,6 +75,8 @@ TURNS = Table(
     Column("at", UNTYPED),
     Column("until", UNTYPED),
     Column("held", Integer),
+    Column("lane", Integer),
+    Column("stamp", UNTYPED),
     Index("idx_turns", "slot", "at", "head"),
 )
 """What transport.v1.1 adds, for the claim alone: triggers write it."""

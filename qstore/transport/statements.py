@@ -1,6 +1,6 @@
 """The transport's statements. `messages` and `groups` are the seed's tables; all times are epoch seconds."""
 
-from qstore.formats.transport_v1_1 import derived, first_deliverable, slot
+from qstore.formats.transport_v1_1 import derived, first_deliverable
 from qstore.statement import Statement
 
 PUBLISH = Statement("INSERT INTO {messages} (group_id, event) VALUES (:group_id, :event)")
@@ -58,18 +58,13 @@ SETTLE_CLOCK = (
 SETTLE_LAPSED = (
     Statement(f"""
         DELETE FROM {{turns}} INDEXED BY {{idx_turns}} WHERE slot = -1 AND at = -9e999
-          AND ({first_deliverable("{turns}.group_id")} IS NULL
-            OR NOT EXISTS (SELECT 1 FROM {{groups}} WHERE group_id = {{turns}}.group_id))
+          AND lane IS NULL AND {first_deliverable("{turns}.group_id")} IS NULL
     """),
     Statement(f"""
         UPDATE {{turns}} INDEXED BY {{idx_turns}} SET (head, slot, at, until, held) = ({derived("{turns}.group_id")})
           WHERE slot = -1 AND at = -9e999
     """),
-    Statement(f"""
-        UPDATE {{turns}} INDEXED BY {{idx_turns}} SET (slot, at) = (
-            SELECT {slot("priority")}, last_claimed_at FROM {{groups}} WHERE group_id = {{turns}}.group_id)
-          WHERE slot = -1 AND at < :now
-    """),
+    Statement("UPDATE {turns} INDEXED BY {idx_turns} SET slot = lane, at = stamp WHERE slot = -1 AND at < :now"),
     Statement("UPDATE {turns} SET until = :now WHERE id = 0 AND until < :now"),
 )
 
