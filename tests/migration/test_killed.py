@@ -81,8 +81,7 @@ def _die_at_every_statement(deed: Deed, path: str, store: str, at: str, answer: 
     answer.put(dies_at - 1 if os.WEXITSTATUS(status) == 0 else -1)
 
 
-@pytest.mark.parametrize("at", ["before_cursor_execute", "after_cursor_execute"])
-@pytest.mark.parametrize("deed", [upgrades, opens])
+@pytest.mark.parametrize(("deed", "at"), [(upgrades, "before_cursor_execute"), (opens, "after_cursor_execute")])
 @pytest.mark.parametrize("store", STORES)
 def test_a_native_store_is_there_whole_or_not_at_all_whenever_its_maker_dies(
     tmp_path: Path, store: str, deed: Deed, at: str

@@ -59,8 +59,7 @@ def test_the_runner_and_the_hosts_own_revisions_leave_each_other_alone(
     assert host.tables() == {"alembic_version", VERSION}
 
 
-@pytest.mark.parametrize("mounted", [False, True])
-@pytest.mark.parametrize("separator", ["os", "newline", "space"])
+@pytest.mark.parametrize(("separator", "mounted"), [("os", False), ("os", True), ("newline", False), ("space", True)])
 def test_the_branch_is_run_by_the_hosts_own_command(tmp_path: Path, mounted: bool, separator: str) -> None:
     host = branched(tmp_path / "host", mounted=mounted, separator=separator)
     host.alembic("upgrade", "heads")
