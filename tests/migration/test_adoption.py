@@ -1,4 +1,4 @@
-"""A store that another hand has made is adopted as it is: every row stays, and the other hand works on."""
+"""A store that another hand has made is adopted as it is: every row stays, and the other hand works on. H21."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host's own Alembic and qstore's share a database, in either order, and nothing else."""
+"""A host's own Alembic and qstore's share a database, in either order, and nothing else. H16 and H17."""
 
 from __future__ import annotations
 

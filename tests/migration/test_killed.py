@@ -1,4 +1,4 @@
-"""A process that dies inside a revision leaves the database as before it or as after it, never between."""
+"""A process that dies inside a revision leaves the database as before it or as after it, never between. H20."""
 
 from __future__ import annotations
 

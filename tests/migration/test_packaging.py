@@ -1,4 +1,4 @@
-"""The built distributions, installed where there is no source tree: everything is in them, and works."""
+"""The built distributions, installed where there is no source tree: everything is in them, and works. H22."""
 
 from __future__ import annotations
 

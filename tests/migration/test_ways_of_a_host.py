@@ -1,4 +1,4 @@
-"""The three ways in which a host's project has qstore's tables: the runner, the branch, its own autogenerate."""
+"""The three ways in which a host's project has the stores: the runner, the branch, its own autogenerate. H16."""
 
 from __future__ import annotations
 
