@@ -133,11 +133,13 @@ class Command:
                 stack.enter_context(engines.upgrading(connection))
             self.configure(store, connection=connection, **self.compared(store, connection.dialect.name))
             self.migrate()
+            stores = tuple(FORMATS) if store is None else (store,)
+            if self.name == "check" and (wrong := migrate.check(connection, naming=self.naming, stores=stores)):
+                raise CommandError("; ".join(wrong))  # what the models lack: triggers, a server's columns and indexes
             if self.name == "upgrade":
                 noted = context.get_context().get_current_heads()
                 has = {revision.partition(".")[0] for revision in noted}
-                stores = [each for each in FORMATS if each in has and store in (None, each)]
-                revisions.complete(connection, self.naming, stores)
+                revisions.complete(connection, self.naming, [each for each in stores if each in has])
 
     def compared(self, store: str | None, dialect: str) -> dict[str, Any]:
         """What `alembic check` holds the database against, and that it leaves all other tables out of it."""
@@ -205,3 +207,5 @@ try:
     Command().run()
 except QstoreError as error:
     raise CommandError(str(error)) from error
+except (OSError, *engines.ERRORS) as error:
+    raise CommandError(engines.in_one_line(error)) from error

@@ -33,7 +33,6 @@ from qstore.formats import FORMATS
 from qstore.mounting import CLASSES, mount
 from qstore.naming import NATIVE, SERVER, Naming
 from qstore.opening import naming_at
-from qstore.transport import statements_postgresql
 
 __all__ = ["Progress", "copy"]
 
@@ -227,10 +226,9 @@ def _settle(reading: Connection, writing: Connection, source: _Place, target: _P
     if capabilities(writing.dialect).one_writer:
         return
     names = target.naming.of(target.store)
-    if target.store == "transport":
-        for statement in statements_postgresql.REPAIR:
-            writing.execute(statement.clause(names))
-    elif target.store == "localqueue":
+    for statement in FORMATS[target.store].fill.get(writing.dialect.name, ()):
+        writing.execute(text(names.render(statement)))
+    if target.store == "localqueue":
         writing.execute(
             text(
                 names.render(

@@ -11,13 +11,11 @@ from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines, revisions, wholeness
 from qstore.awaited import AsyncBind, awaited
-from qstore.capabilities import capabilities
 from qstore.engines import Bind
 from qstore.engines.files import recognise_file
 from qstore.errors import FormatError, InvalidInput, InvalidType, shown
-from qstore.formats import ADDITIONS, FORMATS, Found, newest
+from qstore.formats import FORMATS, Found, newest
 from qstore.naming import NATIVE, Naming
-from qstore.transport.statements_postgresql import REPAIR
 
 __all__ = [
     "AsyncBind",
@@ -80,7 +78,8 @@ def check(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None =
     """What is wrong with the stores, a sentence each; empty if all is as the revision makes it that is noted.
 
     A store at an earlier revision of its format is not wrong (`current` tells). Of one at transport.v1.1 or
-    localqueue.v1.1 it reads all messages, to hold against them the tables by which it finds the next one.
+    localqueue.v1.1, and of a transport on a server, it reads all messages, to hold against them the state by which the
+    next one is found.
     """
     chosen = _chosen(bind, naming, stores)
 
@@ -98,18 +97,14 @@ def check(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None =
     return _reading(bind, look)
 
 
-def repair(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> None:
-    """Make right again what `check` finds to differ from the stores' messages, in one transaction under the write lock.
+def repair(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Make right again what `check` finds to differ from the stores' messages. Returns what was found and done.
 
-    Nothing to do where a store has no such tables (transport.v1, localqueue.v1, localkv). FormatError, and nothing is
-    changed, where a table, an index or a trigger is missing: `upgrade` makes that, and fills the tables as well.
+    One transaction under the write lock. Nothing to do where a store has no such tables (transport.v1 and localqueue.v1
+    in a file, localkv). FormatError, and nothing is changed, where a table, an index or a trigger is missing: `upgrade`
+    makes that, and fills the tables as well.
     """
-    chosen = _chosen(bind, naming, stores)
-    if capabilities(_engine(bind).dialect).one_writer:
-        revisions.repair(bind, naming, chosen)
-    elif "transport" in chosen:
-        names = naming.of("transport")
-        revisions.under_lock(bind, naming, chosen, lambda it: [it.execute(each.clause(names)) for each in REPAIR])
+    return revisions.repair(bind, naming, _chosen(bind, naming, stores))
 
 
 def stamp(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> None:
@@ -162,9 +157,9 @@ async def check_async(
 
 async def repair_async(
     bind: AsyncBind | Engine, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None
-) -> None:
+) -> tuple[str, ...]:
     """As `repair`, awaited."""
-    await awaited(bind, lambda it: repair(it, naming=naming, stores=stores))
+    return await awaited(bind, lambda it: repair(it, naming=naming, stores=stores))
 
 
 async def stamp_async(
@@ -208,16 +203,12 @@ def _faults(connection: Connection, naming: Naming, store: str, found: Found) ->
     if not found.present:
         yield f"{store}: its tables are missing; upgrade makes them"
     elif found.lacking and (found.added or newest(store) in noted):
-        lacking = ", ".join(sorted(naming.name(store, part) for part in found.lacking))
-        yield f"{store}: {lacking} missing, or not as {newest(store)} makes it; upgrade makes it"
+        lacking = found.missing | {naming.name(store, part) for part in found.lacking}
+        yield f"{store}: {', '.join(sorted(lacking))} missing, or not as {newest(store)} makes it; upgrade makes it"
     elif not found.complete:
-        yield f"{store}: a table, an index or the marker is missing; upgrade makes it"
-    elif found.added and (differing := wholeness.faults(connection, naming, ADDITIONS[store])):
-        counted = f"{differing:,} {'groups' if store == 'transport' else 'messages'}"
-        yield (
-            f"{store}: {', '.join(ADDITIONS[store].tables)} differ from the messages in {counted}, so that some are"
-            " delivered out of turn or not at all; migrate.repair makes it right"
-        )
+        yield f"{store}: {', '.join(sorted(found.missing))} missing; upgrade makes it"
+    elif differs := wholeness.differing(connection, naming, store, found):
+        yield f"{store}: {differs}, so that some are delivered out of turn or not at all; migrate.repair makes it right"
     # A mount without any note is looked after by the host's own revisions.
     if found.present and (naming.native or found.revisions) and not noted & {FORMATS[store].marker, newest(store)}:
         yield f"{store}: revision {newest(store)} is not noted; upgrade or stamp notes it"

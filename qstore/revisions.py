@@ -91,9 +91,9 @@ def downgrade(bind: Bind, naming: Naming, stores: Stores, *, drop_data: bool = F
     under_lock(bind, naming, stores, lambda it: _run(it, naming, bases, down=True, drop_data=drop_data))
 
 
-def repair(bind: Bind, naming: Naming, stores: Stores) -> None:
-    """Fill the tables that were added to stores anew."""
-    under_lock(bind, naming, stores, lambda it: refill(it, naming, stores))
+def repair(bind: Bind, naming: Naming, stores: Stores) -> tuple[str, ...]:
+    """Make right anew what stores keep beside the seeds' columns."""
+    return under_lock(bind, naming, stores, lambda it: tuple(refill(it, naming, stores)))
 
 
 def stamp(bind: Bind, naming: Naming, stores: Stores) -> None:
@@ -137,12 +137,13 @@ def create(fmt: Format, context: MigrationContext | None = None, naming: Naming 
     if context is None or naming is None:
         context = op.get_context()
         naming, _drop_data = _given_by_host()
-    with ExitStack() as locked:
-        if not context.as_sql:
-            locked.enter_context(engines.upgrading(_connection(context)))
-            found(_connection(context), naming, fmt.store)
+    if context.as_sql:
         for statement in fmt.statements(naming.of(fmt.store), context.dialect.name):
             context.execute(statement)
+        return
+    connection = _connection(context)
+    with engines.upgrading(connection):
+        wholeness.make(connection, naming, fmt, found(connection, naming, fmt.store))
 
 
 def drop(

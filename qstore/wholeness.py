@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from qstore import engines
 from qstore.engines import found
 from qstore.errors import FormatError
-from qstore.formats import ADDITIONS, FORMATS, Addition, newest
+from qstore.formats import ADDITIONS, FORMATS, Addition, Format, Found, newest
 from qstore.naming import Names, Naming
 
-__all__ = ["add", "check_complete", "complete", "count", "faults", "refill", "refuse_others"]
+__all__ = ["add", "check_complete", "complete", "count", "differing", "make", "refill", "refuse_others"]
 
 Stores = Sequence[str]
 
@@ -27,7 +28,7 @@ def check_complete(connection: Connection, naming: Naming, revision: str) -> Non
     if not it.complete or (it.lacking and revision == newest(store)):
         raise FormatError(
             "cannot stamp a store that is not there, or not whole: upgrade makes what is missing",
-            found=f"no {', no '.join(sorted(it.lacking))}" if it.complete else "no complete store",
+            found=f"no {', no '.join(sorted(it.missing or it.lacking))}",
             supported=revision,
             target=engines.described(connection.engine),
         )
@@ -39,11 +40,19 @@ def complete(connection: Connection, naming: Naming, stores: Stores) -> None:
         it = found(connection, naming, store)
         if it.complete:
             continue
-        for statement in FORMATS[store].statements(naming.of(store), connection.dialect.name):
-            connection.exec_driver_sql(statement)
+        make(connection, naming, FORMATS[store], it)
         addition = ADDITIONS.get(store)
         if addition and addition.dialect == connection.dialect.name and newest(store) in it.revisions:
             add(connection, naming, addition)
+
+
+def make(connection: Connection, naming: Naming, fmt: Format, it: Found) -> None:
+    """Make what is missing of a format, under the write lock; and fill the state that was missing."""
+    names, dialect = naming.of(fmt.store), connection.dialect.name
+    for statement in fmt.statements(names, dialect, present=it.tables):
+        connection.exec_driver_sql(statement)
+    if it.stateless:
+        _fill_state(connection, naming, fmt)
 
 
 def add(connection: Connection, naming: Naming, addition: Addition) -> None:
@@ -54,27 +63,57 @@ def add(connection: Connection, naming: Naming, addition: Addition) -> None:
     _fill(connection, naming, addition)
 
 
-def refill(connection: Connection, naming: Naming, stores: Stores) -> None:
-    """Fill the tables that were added to stores anew. FormatError where nothing would keep them right."""
+def refill(connection: Connection, naming: Naming, stores: Stores) -> list[str]:
+    """Make right anew what stores keep beside the seeds' columns. Returns what was found and done, a sentence a store.
+
+    FormatError where nothing would keep it right.
+    """
+    told = []
     for store in stores:
         it = found(connection, naming, store)
-        if store not in ADDITIONS or not it.added:
+        kept = _kept(connection, naming, store, it)
+        if kept is None:
             continue
         if it.lacking or not it.complete:
             raise FormatError(
                 f"{store} is not whole, so that nothing keeps right what would be repaired: upgrade makes what is"
                 " missing",
-                found=f"no {', no '.join(sorted(it.lacking))}" if it.lacking else "no complete store",
+                found=f"no {', no '.join(sorted(it.missing or it.lacking))}",
                 supported=newest(store),
                 target=engines.described(connection.engine),
             )
-        _fill(connection, naming, ADDITIONS[store])
+        differs = differing(connection, naming, store, it) or f"{kept.what} did not differ from the messages"
+        kept.fill()
+        told.append(f"{store}: {differs}; filled anew")
+    return told
 
 
-def faults(connection: Connection, naming: Naming, addition: Addition) -> int:
-    """In how many places the tables that were added are not as the format's own tables have it."""
-    [query] = addition.rendered(naming.of(addition.format.store), (addition.faults,))
-    return int(connection.exec_driver_sql(f"SELECT count(*) FROM ({query})").scalar_one())  # noqa: S608  frozen text
+def differing(connection: Connection, naming: Naming, store: str, it: Found) -> str | None:
+    """In how many places what a store keeps beside the seed's columns is not as those have it. Reads all messages."""
+    if (kept := _kept(connection, naming, store, it)) is None:
+        return None
+    places = connection.exec_driver_sql(f"SELECT count(*) FROM ({kept.faults}) AS f").scalar_one()  # noqa: S608  frozen text
+    what = "groups" if store == "transport" else "messages"
+    return f"{kept.what} differ from the messages in {places:,} {what}" if places else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a store keeps beside the seed's columns."""
+
+    what: str
+    faults: str
+    fill: Callable[[], None]
+
+
+def _kept(connection: Connection, naming: Naming, store: str, it: Found) -> _Kept | None:
+    fmt, names, dialect = FORMATS[store], naming.of(store), connection.dialect.name
+    if dialect in fmt.faults and it.present:
+        return _Kept(names["groups"], names.render(fmt.faults[dialect]), lambda: _fill_state(connection, naming, fmt))
+    if (addition := ADDITIONS.get(store)) is None or not it.added:
+        return None
+    [query] = addition.rendered(names, (addition.faults,))
+    return _Kept(", ".join(addition.tables), query, lambda: _fill(connection, naming, addition))
 
 
 def refuse_others(connection: Connection, naming: Naming, addition: Addition) -> None:
@@ -95,6 +134,11 @@ def refuse_others(connection: Connection, naming: Naming, addition: Addition) ->
 def count(connection: Connection, names: Names, table: str) -> int:
     """How many rows a table of a store has."""
     return int(connection.exec_driver_sql(f"SELECT count(*) FROM {names[table]}").scalar_one())  # noqa: S608  a quoted name
+
+
+def _fill_state(connection: Connection, naming: Naming, fmt: Format) -> None:
+    for statement in fmt.fill.get(connection.dialect.name, ()):
+        connection.exec_driver_sql(naming.of(fmt.store).render(statement))
 
 
 def _fill(connection: Connection, naming: Naming, addition: Addition) -> None:

@@ -31,7 +31,7 @@ from qstore import (
     open_async_engine,
     open_engine,
 )
-from qstore.transport.statements_postgresql import REPAIR
+from qstore.formats import FORMATS
 from tests import postgres
 from tests.awaiting import EventLoop
 from tests.made_files import HOSTS, made, made_v1
@@ -320,8 +320,8 @@ class ServerBackend(Backend):
     def by_hand(self, store: str, statement: str, *values: Any) -> None:
         with closing(postgres.connect(self.url)) as connection, connection.transaction():
             self._run(connection, store, statement, values)
-            for repair in REPAIR if store == "transport" else ():
-                connection.execute(repair.clause(self.naming.of(store)).text)
+            for repair in FORMATS[store].fill.get("postgresql", ()):
+                connection.execute(self.naming.of(store).render(repair).encode())
 
     def refuse(self, store: str, when: str, resolution: str = "ABORT") -> None:
         assert resolution == "ABORT"

@@ -20,7 +20,7 @@ from qstore.engines.companion import Companion, companion
 from qstore.engines.files import check_version
 from qstore.engines.looking import found
 from qstore.engines.postgresql import beginning, upgrading
-from qstore.engines.results import ERRORS, conflict, described, opened_path, translate, translated
+from qstore.engines.results import ERRORS, conflict, described, in_one_line, opened_path, translate, translated
 from qstore.engines.sqlite import Durability, File
 from qstore.engines.target import Target, of_file
 from qstore.errors import BackendUnsupported
@@ -46,6 +46,7 @@ __all__ = [
     "described",
     "found",
     "in_memory",
+    "in_one_line",
     "listened_to",
     "log_size",
     "open_async_engine",

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection
 from sqlalchemy import create_engine as create_sync_engine
 from sqlalchemy.engine import URL, Engine
+from sqlalchemy.exc import DBAPIError
 
 from qstore.capabilities import capabilities
 from qstore.engines import locking
-from qstore.errors import BackendUnsupported
+from qstore.engines.results import described, sqlstate
+from qstore.errors import BackendUnsupported, StoreBusy
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -25,6 +27,12 @@ EXTRAS = {"psycopg": "postgres", "asyncpg": "asyncpg"}
 # The first 8 bytes of SHA-256("qstore:upgrade").
 UPGRADE_LOCK = "SELECT pg_advisory_xact_lock(2148425870211470387)"
 
+
+LOWEST = "read committed"
+"""The level at which each statement sees what was committed before it."""
+
+# A table, a column, an index or a row that this transaction's snapshot does not have, and that is there.
+MADE_ALREADY = ("42P07", "42701", "42710", "23505")
 
 _READ_ONLY = {"default_transaction_read_only": "on"}
 _READING = {"options": "-c default_transaction_read_only=on"}
@@ -79,5 +87,15 @@ def upgrading(connection: Connection, *, savepoint: bool = False) -> Iterator[No
             yield
         return
     with connection.begin_nested() if savepoint else nullcontext():
+        level = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one() if savepoint else LOWEST
         connection.exec_driver_sql(UPGRADE_LOCK)
-        yield
+        try:
+            yield
+        except DBAPIError as error:
+            if level == LOWEST or sqlstate(error) not in MADE_ALREADY:
+                raise
+            raise StoreBusy(
+                f"{described(connection.engine)}: another upgrade has made the tables since this transaction first"
+                f" read, so that it cannot see them. Nothing was changed: roll back and repeat the whole transaction,"
+                f" or upgrade at {LOWEST} (isolation {level})"
+            ) from error

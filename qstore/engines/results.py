@@ -20,6 +20,7 @@ __all__ = [
     "SNAPSHOT_LOST",
     "conflict",
     "described",
+    "in_one_line",
     "moved",
     "opened_path",
     "primary",
@@ -158,6 +159,12 @@ def primary(error: sqlite3.Error) -> int | None:
     """The primary result code; None for an error that is the driver's own."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
+
+
+def in_one_line(error: BaseException) -> str:
+    """What a driver or the system says, without the statement and its values."""
+    said = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return f"{' '.join(str(said).split())} ({type(said).__name__})"
 
 
 def opened_path(engine: Engine) -> str | None:

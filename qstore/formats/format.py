@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from qstore.naming import Names
 
@@ -19,6 +19,10 @@ class Format:
     marker: str
     tables: tuple[str, ...]
     ddl: Mapping[str, tuple[str, ...]]
+    fill: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Where a dialect's tables keep state besides the seed's columns: what makes it right from those, from scratch."""
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """A query whose rows are where that state is not right."""
 
     @property
     def marked(self) -> bool:
@@ -34,6 +38,10 @@ class Format:
             if about.search(statement) and not statement.startswith("CREATE TABLE")
         ]
 
-    def statements(self, names: Names, dialect: str) -> list[str]:
-        """The DDL with a naming's names. Each statement may be run again on a store that has it already."""
-        return [names.render(statement) for statement in self.ddl[dialect]]
+    def statements(self, names: Names, dialect: str, present: Collection[str] = ()) -> list[str]:
+        """The DDL with a naming's names. Each statement may be run again on a store that has it already.
+
+        Without those that create the tables which are present: they may be in another schema than a new one would.
+        """
+        made = tuple(f"CREATE TABLE IF NOT EXISTS {{{table}}}" for table in present)
+        return [names.render(statement) for statement in self.ddl[dialect] if not statement.startswith(made)]

@@ -5,7 +5,7 @@ Each statement may run again on a store that has it already. Tables that SQLAlch
 seeds' columns alone; the statements after them add the rest.
 """
 
-__all__ = ["LOCALKV_V1", "LOCALQUEUE_V1", "TRANSPORT_V1"]
+__all__ = ["LOCALKV_V1", "LOCALQUEUE_V1", "TRANSPORT_V1", "TRANSPORT_V1_FAULTS", "TRANSPORT_V1_FILL"]
 
 # A queue's table is small and changes all the time: dead rows are what slows it. So vacuum comes by their number, and
 # not by their share, does not pause, and pages keep room for the next version of a row.
@@ -52,6 +52,29 @@ CREATE INDEX IF NOT EXISTS {idx_groups_floor} ON {groups} (priority, last_claime
   WHERE ready AND priority > 0""",
     "CREATE INDEX IF NOT EXISTS {idx_groups_waiting} ON {groups} (until) WHERE NOT ready",
 )
+
+# The state of all groups, from the messages: for whoever wrote to `messages` by another way. Every writer writes to
+# `groups`, so that a lock on it alone keeps them all out; a second lock would deadlock with them.
+TRANSPORT_V1_FILL = (
+    "LOCK TABLE {groups} IN EXCLUSIVE MODE",
+    "DELETE FROM {groups} AS g WHERE NOT EXISTS (SELECT FROM {messages} AS m WHERE m.group_id = g.group_id)",
+    "INSERT INTO {groups} (group_id) SELECT DISTINCT group_id FROM {messages} ON CONFLICT (group_id) DO NOTHING",
+    """\
+UPDATE {groups} AS g SET head = n.head, tail = n.tail, holder = m.locked_by, until = m.lock_expiry,
+       ready = m.lock_expiry IS NULL
+  FROM (SELECT group_id, min(seq) AS head, max(seq) AS tail FROM {messages} GROUP BY group_id) AS n
+  JOIN {messages} AS m ON m.seq = n.head
+ WHERE n.group_id = g.group_id""",
+)
+
+# A lapse makes a group ready, and its messages stay as they are: a ready group has the head's lock, or none.
+TRANSPORT_V1_FAULTS = """\
+SELECT coalesce(g.group_id, n.group_id)
+  FROM (SELECT group_id, min(seq) AS head, max(seq) AS tail FROM {messages} GROUP BY group_id) AS n
+  JOIN {messages} AS m ON m.seq = n.head
+  FULL JOIN {groups} AS g ON g.group_id = n.group_id
+ WHERE (g.head, g.tail, g.holder, g.until) IS DISTINCT FROM (n.head, n.tail, m.locked_by, m.lock_expiry)
+    OR NOT g.ready AND g.until IS NULL"""
 
 _META = """\
 CREATE TABLE IF NOT EXISTS {meta} (

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from qstore.errors import FormatError
@@ -26,15 +26,23 @@ Query = Callable[[str], Sequence[Sequence[Any]]]
 class Found:
     """What a database holds of a store.
 
-    `complete`: every table, index and the marker of the format are there, and all that a revision which is noted adds.
+    `missing`: what is not there of the tables, indexes, columns and the marker of the format, and of what a revision
+    that is noted adds.
     `added`, `lacking`: which parts of the format's addition are there as they should be, and which are not.
+    `stateless`: there are tables, and not all of the state that the format keeps in them on a server.
     """
 
     tables: frozenset[str]
-    complete: bool
+    missing: frozenset[str]
     revisions: frozenset[str]
     added: frozenset[str] = frozenset()
     lacking: frozenset[str] = frozenset()
+    stateless: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the format is there, and all that a revision which is noted adds."""
+        return not self.missing
 
     @property
     def present(self) -> bool:
@@ -139,16 +147,17 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
     revisions = _revisions(query, naming, tables)
     added = frozenset() if addition is None else frozenset(_added(query, addition, naming))
     lacking = frozenset() if addition is None else frozenset(addition.parts) - added
-    return Found(
-        tables=present,
-        complete=len(present) == len(fmt.tables)
-        and all(_indexed(query, naming.name(fmt.store, name), kinds, fmt, target) for name in layout.indexes)
-        and (marker is not None or not fmt.marked)
-        and not (lacking and addition is not None and addition.revision in revisions),
-        revisions=revisions,
-        added=added,
-        lacking=lacking,
-    )
+    missing = {name for table, name in ours.items() if table in fmt.tables and table not in present}
+    missing |= {
+        name
+        for name in map(partial(naming.name, fmt.store), layout.indexes)
+        if not _indexed(query, name, kinds, fmt, target)
+    }
+    if fmt.marked and marker is None:
+        missing.add("the marker")
+    if addition is not None and addition.revision in revisions:
+        missing |= {naming.name(fmt.store, part) for part in lacking}
+    return Found(tables=present, missing=frozenset(missing), revisions=revisions, added=added, lacking=lacking)
 
 
 def _marker(query: Query, meta: str, tables: set[str]) -> object:

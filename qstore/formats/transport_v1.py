@@ -26,4 +26,6 @@ CREATE TABLE IF NOT EXISTS {groups} (
         ),
         "postgresql": postgresql.TRANSPORT_V1,
     },
+    fill={"postgresql": postgresql.TRANSPORT_V1_FILL},
+    faults={"postgresql": postgresql.TRANSPORT_V1_FAULTS},
 )

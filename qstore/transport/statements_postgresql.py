@@ -183,22 +183,3 @@ RELOCK = Statement(f"""
     UPDATE {{messages}} AS m SET locked_by = g.holder, lock_expiry = g.until FROM g WHERE m.seq = g.head
     RETURNING m.lock_expiry
 """)
-
-# The state of all groups, from the messages: for whoever wrote to `messages` by another way. Every writer writes to
-# `groups`, so that a lock on it alone keeps them all out; a second lock would deadlock with them.
-REPAIR = (
-    Statement("LOCK TABLE {groups} IN EXCLUSIVE MODE"),
-    Statement("""
-        DELETE FROM {groups} AS g WHERE NOT EXISTS (SELECT FROM {messages} AS m WHERE m.group_id = g.group_id)
-    """),
-    Statement(
-        "INSERT INTO {groups} (group_id) SELECT DISTINCT group_id FROM {messages} ON CONFLICT (group_id) DO NOTHING"
-    ),
-    Statement("""
-        UPDATE {groups} AS g SET head = n.head, tail = n.tail, holder = m.locked_by, until = m.lock_expiry,
-               ready = m.lock_expiry IS NULL
-          FROM (SELECT group_id, min(seq) AS head, max(seq) AS tail FROM {messages} GROUP BY group_id) AS n
-          JOIN {messages} AS m ON m.seq = n.head
-         WHERE n.group_id = g.group_id
-    """),
-)

@@ -11,7 +11,7 @@ from sqlalchemy import URL, Engine, create_engine
 from qstore import revisions
 from tests import postgres
 
-__all__ = ["ALL", "TABLES", "Schema", "catalog", "engine_on", "execute", "tables"]
+__all__ = ["ALL", "BARE", "TABLES", "Schema", "catalog", "engine_on", "execute", "tables"]
 
 Schema = dict[str, list[tuple[Any, ...]]]
 
@@ -24,6 +24,23 @@ TABLES = {
     *("qstore_localqueue_meta", "qstore_localqueue_messages"),
 }
 """The tables that are made on a server, besides the version table."""
+
+BARE = {
+    "transport": """
+        CREATE TABLE qstore_transport_messages (seq BIGSERIAL PRIMARY KEY, group_id TEXT COLLATE "C" NOT NULL,
+            event TEXT NOT NULL, locked_by TEXT, lock_expiry DOUBLE PRECISION);
+        CREATE TABLE qstore_transport_groups (group_id TEXT COLLATE "C" PRIMARY KEY,
+            last_claimed_at DOUBLE PRECISION NOT NULL DEFAULT 0.0, priority INTEGER NOT NULL DEFAULT 0);""",
+    "localkv": """
+        CREATE TABLE qstore_localkv_meta (key TEXT COLLATE "C" PRIMARY KEY, value TEXT NOT NULL);
+        CREATE TABLE qstore_localkv_kv (key TEXT COLLATE "C" PRIMARY KEY, value BYTEA NOT NULL, expires_at BIGINT);""",
+    "localqueue": """
+        CREATE TABLE qstore_localqueue_meta (key TEXT COLLATE "C" PRIMARY KEY, value TEXT NOT NULL);
+        CREATE TABLE qstore_localqueue_messages (id BIGSERIAL PRIMARY KEY, payload_type TEXT NOT NULL,
+            payload_data TEXT NOT NULL, enqueued_at BIGINT NOT NULL, visible_at BIGINT NOT NULL,
+            attempt INTEGER NOT NULL DEFAULT 0, receipt_handle TEXT);""",
+}
+"""The seeds' columns alone, as a hand that knows nothing of the rest would make them."""
 
 # A table's name comes last in each row, so that a prefix or a schema of another name can be told apart.
 _CATALOG = {

@@ -120,6 +120,25 @@ def test_tables_further_on_in_the_search_path_are_the_ones_that_statements_find(
         assert kv.get("k") == b"v"
 
 
+@pytest.mark.parametrize("made", ["by create_all", "as the seeds' columns", "in part"])
+def test_an_upgrade_makes_no_second_set_before_the_tables_that_are_there(url: URL, made: str) -> None:
+    execute(url, "CREATE SCHEMA app")
+    with engine_on(url) as engine:
+        metadata = MetaData()
+        mount(metadata)
+        metadata.create_all(engine)
+        if made != "by create_all":
+            execute(url, "ALTER TABLE qstore_transport_groups DROP COLUMN head, DROP COLUMN ready")
+        if made == "in part":
+            execute(url, "DROP TABLE qstore_localqueue_messages")
+    with engine_on(url, connect_args={"options": "-c search_path=app,public"}) as engine:
+        migrate.upgrade(engine, naming=MOUNTED)
+        assert migrate.check(engine, naming=MOUNTED) == ()
+        works(engine, b"v")
+    lost = {"qstore_localqueue_messages"} if made == "in part" else set()
+    assert tables(url, "app") == {"qstore_alembic_version"} | lost
+
+
 @pytest.mark.parametrize(
     "naming", [MOUNTED, Naming("Shop_"), Naming("qstore_", "App")], ids=["plain", "case", "schema"]
 )
