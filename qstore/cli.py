@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from qstore import copying
+from qstore import copying, engines, migrate
 from qstore import demo as demonstration
-from qstore.errors import QstoreError
+from qstore.errors import InvalidInput, QstoreError
+from qstore.places import shown, stores_at
 
 __all__ = ["app"]
 
@@ -66,6 +67,21 @@ def copy(
         console.print(f"{store}: {count:,} rows, compared and equal")
 
 
+@app.command()
+def repair(
+    target: Annotated[str, typer.Argument(help="A file, a data directory, or a server's URL.")],
+) -> None:
+    """Make right anew the tables by which stores find the next message, from the messages. Says what it found."""
+    with _told("repair"), ExitStack() as closing:
+        places = list(stores_at(target, closing, read_only=False))
+        if not places:
+            raise InvalidInput("target", f"expected a place with stores, found none in {shown(target)}")
+        for place in places:
+            done = migrate.repair(place.engine, naming=place.naming, stores=(place.store,))
+            for line in done or (f"{place.store}: has nothing that would have to be repaired",):
+                typer.echo(line)
+
+
 def _run(console: Console, path: str) -> demonstration.Report:
     columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.fields[what]}"))
     with Progress(*columns, console=console) as bars:
@@ -75,11 +91,12 @@ def _run(console: Console, path: str) -> demonstration.Report:
 
 @contextmanager
 def _told(command: str) -> Iterator[None]:
-    """End the program with qstore's own errors in a line."""
+    """End the program with an error of qstore's own, a driver's or the system's in a line."""
     try:
         yield
-    except QstoreError as error:
-        typer.echo(f"qstore {command}: {error}", err=True)
+    except (QstoreError, OSError, *engines.ERRORS) as error:
+        said = str(error) if isinstance(error, QstoreError) else engines.in_one_line(error)
+        typer.echo(f"qstore {command}: {said}", err=True)
         raise typer.Exit(2) from error
 
 
