@@ -100,9 +100,9 @@ def check(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None =
 def repair(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> tuple[str, ...]:
     """Make right again what `check` finds to differ from the stores' messages. Returns what was found and done.
 
-    One transaction under the write lock. Nothing to do where a store has no such tables (transport.v1 and localqueue.v1
-    in a file, localkv). FormatError, and nothing is changed, where a table, an index or a trigger is missing: `upgrade`
-    makes that, and fills the tables as well.
+    What is missing of a store's revision (a table, an index, a trigger) is made again. One transaction under the write
+    lock. Nothing to do where a store has no such tables (transport.v1 and localqueue.v1 in a file, localkv).
+    FormatError, and nothing is changed, where a name is taken by something else.
     """
     return revisions.repair(bind, naming, _chosen(bind, naming, stores))
 

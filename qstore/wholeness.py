@@ -38,12 +38,15 @@ def complete(connection: Connection, naming: Naming, stores: Stores) -> None:
     """Make again what was lost of stores whose revision is noted: a table, an index, a trigger, the marker."""
     for store in stores:
         it = found(connection, naming, store)
-        if it.complete:
-            continue
-        make(connection, naming, FORMATS[store], it)
-        addition = ADDITIONS.get(store)
-        if addition and addition.dialect == connection.dialect.name and newest(store) in it.revisions:
-            add(connection, naming, addition)
+        if not it.complete:
+            _restore(connection, naming, store, it, beside=newest(store) in it.revisions)
+
+
+def _restore(connection: Connection, naming: Naming, store: str, it: Found, *, beside: bool) -> None:
+    make(connection, naming, FORMATS[store], it)
+    addition = ADDITIONS.get(store)
+    if beside and addition and addition.dialect == connection.dialect.name:
+        add(connection, naming, addition)
 
 
 def make(connection: Connection, naming: Naming, fmt: Format, it: Found) -> None:
@@ -64,27 +67,25 @@ def add(connection: Connection, naming: Naming, addition: Addition) -> None:
 
 
 def refill(connection: Connection, naming: Naming, stores: Stores) -> list[str]:
-    """Make right anew what stores keep beside the seeds' columns. Returns what was found and done, a sentence a store.
+    """Make right anew what stores keep beside the seeds' columns, and make again what they lost.
 
-    FormatError where nothing would keep it right.
+    Returns what was found and done, a sentence a store. FormatError if a name is taken by something else.
     """
     told = []
     for store in stores:
         it = found(connection, naming, store)
+        lost = it.missing | {naming.name(store, part) for part in it.lacking if it.added}
+        if it.present and lost:
+            _restore(connection, naming, store, it, beside=bool(it.added) or newest(store) in it.revisions)
+            told.append(f"{store}: {', '.join(sorted(lost))} missing; made again")
+            it = found(connection, naming, store)
         kept = _kept(connection, naming, store, it)
         if kept is None:
             continue
-        if it.lacking or not it.complete:
-            raise FormatError(
-                f"{store} is not whole, so that nothing keeps right what would be repaired: upgrade makes what is"
-                " missing",
-                found=f"no {', no '.join(sorted(it.missing or it.lacking))}",
-                supported=newest(store),
-                target=engines.described(connection.engine),
-            )
-        differs = differing(connection, naming, store, it) or f"{kept.what} did not differ from the messages"
-        kept.fill()
-        told.append(f"{store}: {differs}; filled anew")
+        differs = differing(connection, naming, store, it)
+        if differs or not lost:
+            kept.fill()
+            told.append(f"{store}: {differs or f'{kept.what} did not differ from the messages'}; filled anew")
     return told
 
 

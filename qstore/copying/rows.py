@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import reduce
+from operator import add
 from typing import Any
 
 from sqlalchemy import (
@@ -14,7 +16,6 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Row,
-    Select,
     Table,
     Text,
     func,
@@ -61,7 +62,7 @@ def key_of(table: Table) -> Column[Any]:
 def batch(connection: Connection, table: Table, last: Any) -> Sequence[Row[Any]]:
     """The next rows after a key (None: from the beginning), as the driver gives their values."""
     long = [column for column in table.c if isinstance(column.type, (Text, LargeBinary))]
-    sizes = select(sum((func.coalesce(func.length(column), 0) for column in long), start=0))
+    sizes = select(reduce(add, (func.coalesce(func.length(column), 0) for column in long)))
     taken = total = 0
     for (size,) in connection.execute(_after(sizes, table, last).limit(BATCH)).all():
         total += size
@@ -73,7 +74,7 @@ def batch(connection: Connection, table: Table, last: Any) -> Sequence[Row[Any]]
     return connection.execute(_after(values, table, last).limit(taken)).all() if taken else ()
 
 
-def _after(query: Select[Any], table: Table, last: Any) -> Select[Any]:
+def _after(query: Any, table: Table, last: Any) -> Any:
     key = key_of(table)
     query = query.select_from(table).order_by(key)
     return query if last is None else query.where(key > last)
