@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 from alembic import context
@@ -19,7 +18,7 @@ from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine
 
 from qstore import engines, migrate, revisions
-from qstore.autogenerate import include_name, made_on
+from qstore.autogenerate import include_name, include_object
 from qstore.engines.files import recognise_file
 from qstore.engines.target import in_directory, of_file
 from qstore.errors import QstoreError
@@ -131,7 +130,7 @@ class Command:
             if self.name in WRITING:
                 stack.enter_context(engines.beginning(connection))
                 stack.enter_context(engines.upgrading(connection))
-            self.configure(store, connection=connection, **self.compared(store, connection.dialect.name))
+            self.configure(store, connection=connection, **self.compared(store))
             self.migrate()
             stores = tuple(FORMATS) if store is None else (store,)
             if self.name == "check" and (wrong := migrate.check(connection, naming=self.naming, stores=stores)):
@@ -141,7 +140,7 @@ class Command:
                 has = {revision.partition(".")[0] for revision in noted}
                 revisions.complete(connection, self.naming, [each for each in stores if each in has])
 
-    def compared(self, store: str | None, dialect: str) -> dict[str, Any]:
+    def compared(self, store: str | None) -> dict[str, Any]:
         """What `alembic check` holds the database against, and that it leaves all other tables out of it."""
         if self.naming.native:
             return {"target_metadata": METADATA[store] if store is not None else MetaData()}
@@ -154,15 +153,8 @@ class Command:
             "include_name": lambda name, kind, parents: (
                 (kind != "table" or name in tables) and beside(name, kind, parents)
             ),
-            "include_object": partial(self.concerns, dialect=dialect),
+            "include_object": include_object(self.naming),
         }
-
-    @staticmethod
-    def concerns(it: Any, _name: str | None, kind: str, *_: object, dialect: str) -> bool:
-        """Whether the models are to be compared with the database in this."""
-        if kind == "column":
-            return not it.primary_key  # a server's keys are NOT NULL, the formats' on SQLite are not
-        return kind != "index" or made_on(it, dialect)
 
     def write_script(self, store: str | None, *first_lines: str, dialect: str = "sqlite") -> None:
         """Print the SQL instead of running it."""

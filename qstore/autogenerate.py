@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Index, MetaData
 from qstore.formats import ADDITIONS, FORMATS, newest, server_additions, tables_of
 from qstore.naming import PREFIX, Naming
 
-__all__ = ["guard", "include_name", "made_on", "names_of", "setup"]
+__all__ = ["guard", "include_name", "include_object", "made_on", "names_of", "setup"]
 
 
 def setup(plugin: Any) -> None:
@@ -40,8 +40,7 @@ def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
     dialect = autogen_context.dialect.name
     elsewhere = {index.name for table in tables for index in table.indexes if not made_on(index, dialect)}
     if dialect != "sqlite":
-        added = ((store, table) for store, addition in ADDITIONS.items() for table in addition.tables)
-        elsewhere |= {naming.name(*each) for each in added for naming in namings}
+        elsewhere |= set().union(*map(_for_files, namings))
     if looked_after:
         elsewhere |= set(_later_indexes(in_database, namings))
     kept: list[Any] = []
@@ -73,6 +72,33 @@ def include_name(metadata: MetaData, naming: Naming | None = None) -> Callable[[
         return (parents.get("table_name"), name) not in beside
 
     return include
+
+
+def include_object(naming: Naming | None = None) -> Callable[[Any, str | None, str, bool, Any], bool]:
+    """The other half of it, on a server: `context.configure(…, include_object=include_object())`.
+
+    Leaves out what the models of the stores have for SQLite alone: side tables, indexes, keys without NOT NULL.
+    """
+    named = naming or Naming("qstore_")
+    ours = names_of(named)
+    for_files = _for_files(named)
+
+    def include(it: Any, name: str | None, kind: str, _reflected: bool, _compared: Any) -> bool:
+        from alembic import context  # noqa: PLC0415  once Alembic calls
+
+        table = name if kind == "table" else it.table.name
+        if table not in ours or (dialect := context.get_context().dialect.name) == "sqlite":
+            return True
+        if kind == "column":
+            return not it.primary_key
+        return table not in for_files and (kind != "index" or made_on(it, dialect))
+
+    return include
+
+
+def _for_files(naming: Naming) -> set[str]:
+    """The tables that SQLite alone has."""
+    return {naming.name(store, table) for store, addition in ADDITIONS.items() for table in addition.tables}
 
 
 def names_of(naming: Naming) -> set[str]:

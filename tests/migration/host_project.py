@@ -33,7 +33,7 @@ TARGET = """
 import sys
 sys.path.insert(0, ".")
 from models import Base
-from qstore.autogenerate import include_name
+from qstore.autogenerate import include_name, include_object
 target_metadata = Base.metadata
 """
 

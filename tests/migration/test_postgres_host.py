@@ -83,10 +83,10 @@ def test_after_the_runner_the_hosts_autogenerate_proposes_nothing_for_the_stores
 
 
 @needs_plugins
-def test_without_the_guard_the_host_would_drop_what_it_does_not_know_and_with_one_line_it_does_not(
+def test_without_the_guard_the_host_would_drop_what_it_does_not_know_and_with_two_arguments_it_does_not(
     tmp_path: Path,
 ) -> None:
-    """The trap is real; the line is for an Alembic that finds no plugins."""
+    """The trap is real; the arguments are for an Alembic that finds no plugins."""
     host = PostgresHostProject(tmp_path / "host", mounted=True)
     unguarded = 'autogenerate_plugins=["alembic.autogenerate.*", "~alembic.autogenerate.qstore"]'
     host.edit_environment("target_metadata=target_metadata", f"target_metadata=target_metadata, {unguarded}")
@@ -94,7 +94,8 @@ def test_without_the_guard_the_host_would_drop_what_it_does_not_know_and_with_on
     found = host.alembic("check", fails=True)
     for lost in (f"'remove_table', Table('{VERSION}'", "'remove_column'", "qstore_transport_idx_groups_ready"):
         assert lost in found
-    host.edit_environment(unguarded, f"{unguarded}, include_name=include_name(target_metadata)")
+    guarded = "include_name=include_name(target_metadata), include_object=include_object()"
+    host.edit_environment(unguarded, f"{unguarded}, {guarded}")
     assert host.proposed() == ["create_table orders"]
 
 
