@@ -94,3 +94,23 @@ def test_a_repository_that_is_used_on_both_sides_of_a_fork_keeps_two_conversatio
             process.kill()
     with postgres.connect(url) as connection:
         assert connection.execute("SELECT count(*) FROM qstore_transport_messages").fetchone() == (61,)
+
+
+CLOSING = """
+import os, signal, sys
+from qstore import TransportRepository
+messages = TransportRepository.open(sys.argv[1], event_type=str)
+messages.publish("before", "e")
+if os.fork() == 0:
+    messages.close()
+    os._exit(0)
+signal.alarm(8)
+os.wait()
+messages.publish("after", "e")
+messages.close()
+"""
+
+
+def test_a_child_that_closes_a_repository_leaves_its_parents_conversation_alone(url: URL) -> None:
+    arguments = [sys.executable, "-W", "ignore", "-c", CLOSING, url.render_as_string(hide_password=False)]
+    assert subprocess.run(arguments, timeout=20, check=False).returncode == 0

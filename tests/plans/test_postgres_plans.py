@@ -14,7 +14,6 @@ from qstore.localqueue import postgresql as queue
 from qstore.localqueue.statements import ACK as QUEUE_ACK
 from qstore.statement import Statement
 from qstore.transport import statements_postgresql as transport
-from qstore.transport.statements import HOLDER
 from tests import postgres
 from tests.backends import MOUNTED
 
@@ -58,7 +57,7 @@ HOT: dict[str, tuple[str, Statement, dict[str, Any]]] = {
     "ack": ("transport", transport.ACK, LEASE),
     "nack": ("transport", transport.RELOCK, LEASE | {"new_holder": None, "hold": None}),
     "extend": ("transport", transport.RELOCK, LEASE | {"new_holder": "w", "hold": 30.0}),
-    "holder": ("transport", HOLDER, {"seq": 7}),
+    "holder": ("transport", transport.HOLDER, {"seq": 7}),
     "receive 1": ("localqueue", queue.RECEIVE, {"max_messages": 1, "visibility_timeout": 30_000}),
     "receive 10": ("localqueue", queue.RECEIVE, {"max_messages": 10, "visibility_timeout": 30_000}),
     "tidy the queue": ("localqueue", queue.TIDY, {}),
