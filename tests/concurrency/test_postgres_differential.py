@@ -17,8 +17,8 @@ from qstore.statement import Statement
 from qstore.transport import statements_postgresql as statements
 from tests import postgres
 from tests.backends import MOUNTED, ManualClock
+from tests.concurrency.postgres_account import wrong_states
 from tests.concurrency.postgres_models import QueueModel, Sent, TransportModel
-from tests.concurrency.postgres_storm import wrong_states
 
 PAST = (-0.3, -1, -4)
 FUTURE = (0, 0, 0.001, 0.5, 2, 2, 8)
