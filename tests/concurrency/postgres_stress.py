@@ -135,7 +135,7 @@ def stressed(url: URL, seconds: float, *, groups: int = 200, publishing: float =
                 working[killed].go()
         for child in working:
             child.result(60)
-        notes = [note for path in sorted(Path(directory).iterdir()) for note in _read(path)]
+        notes = [note for path in sorted(Path(directory).iterdir()) for note in read(path)]
     notes += drained(url)
     found += faults(notes) + Counter({"wrong states left": len(wrong_states(url))})
     found["deadlocks counted"] = deadlocks(url) - counted
@@ -144,7 +144,7 @@ def stressed(url: URL, seconds: float, *, groups: int = 200, publishing: float =
     return Outcome(+found, counts)
 
 
-def _read(path: Path) -> list[Note]:
+def read(path: Path) -> list[Note]:
     """A worker's notes. Its death may cut the last one short: that was not noted."""
     whole, _, _cut = path.read_bytes().rpartition(b"\n")
     return [Note(*json.loads(line)) for line in whole.splitlines()]
