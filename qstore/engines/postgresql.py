@@ -101,6 +101,7 @@ def committing(connection: Connection) -> Iterator[None]:
     if driver.autocommit:
         yield
         return
+    driver.commit()  # what a listener has begun on it
     driver.autocommit = True
     try:
         yield

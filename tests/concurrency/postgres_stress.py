@@ -167,7 +167,7 @@ def main() -> int:
         postgres.stop()
     for what, number in outcome.counts.items():
         print(f"  {what}: {number:,}")
-    for what, number in outcome.faults.items():
+    for what, number in outcome.faults.most_common(20):
         print(f"  NOT AS IT MUST BE: {what}: {number:,}")
     return 1 if outcome.faults else 0
 
