@@ -62,7 +62,7 @@ RECEIVE_LAPSED = Statement(f"""
        LIMIT (SELECT {MOST_TIDIED})),
     f AS MATERIALIZED (
       (SELECT a.enqueued_at, a.id FROM {{messages}} AS a WHERE a.ready AND a.visible_at <= (SELECT now FROM t)
-        ORDER BY a.enqueued_at, a.id LIMIT 10000)
+        ORDER BY a.enqueued_at, a.id LIMIT (SELECT 10000))
       UNION ALL (SELECT l.enqueued_at, l.id FROM lapsed AS l ORDER BY l.enqueued_at, l.id)
       ORDER BY enqueued_at, id LIMIT 10000),
     due AS MATERIALIZED (

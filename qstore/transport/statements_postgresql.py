@@ -24,7 +24,7 @@ PUBLISH = Statement("""
 """)
 
 # publish_many, in one transaction: LOCK_GROUPS, then PUBLISH_ALL. Groups are locked in one order everywhere, and
-# all of them before any seq is drawn.
+# all of them before any seq is drawn. That they are there by then is known; ON CONFLICT looks each up by its key.
 LOCK_GROUPS = Statement("""
     INSERT INTO {groups} AS g (group_id, priority)
     SELECT DISTINCT ON (i.group_id COLLATE "C") i.group_id, i.priority
@@ -42,10 +42,10 @@ PUBLISH_ALL = Statement("""
           FROM unnest(CAST(:group_ids AS text[]), CAST(:events AS text[])) WITH ORDINALITY AS i (group_id, event, ord)
          ORDER BY i.ord) AS o),
     g AS (
-      UPDATE {groups} AS g SET head = CASE WHEN g.tail = 0 THEN n.lowest ELSE g.head END, tail = n.highest,
-             ready = g.ready OR g.tail = 0
-        FROM (SELECT i.group_id, min(i.seq) AS lowest, max(i.seq) AS highest FROM i GROUP BY i.group_id) AS n
-       WHERE g.group_id = n.group_id COLLATE "C"),
+      INSERT INTO {groups} AS g (group_id, head, tail, ready)
+      SELECT i.group_id, min(i.seq), max(i.seq), true FROM i GROUP BY i.group_id
+      ON CONFLICT (group_id) DO UPDATE SET head = CASE WHEN g.tail = 0 THEN excluded.head ELSE g.head END,
+        tail = excluded.tail, ready = g.ready OR g.tail = 0),
     m AS (INSERT INTO {messages} (seq, group_id, event) SELECT i.seq, i.group_id, i.event FROM i ORDER BY i.ord)
     SELECT i.seq FROM i ORDER BY i.ord
 """)
