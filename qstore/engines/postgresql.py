@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
@@ -71,7 +72,10 @@ def connected(engine: Engine) -> Iterator[Connection]:
     """A connection of the engine's pool. BackendUnsupported where SQLAlchemy cannot even read the server's version."""
     try:
         connection = engine.connect()
-    except TypeError as error:  # psycopg gives bytes for text
+    except TypeError as error:
+        # From SQL_ASCII psycopg gives bytes for text, the first of which is the server's version.
+        if all(frame.f_code.co_name != "_get_server_version_info" for frame, _ in walk_tb(error.__traceback__)):
+            raise
         raise _unfit(engine, "SQL_ASCII") from error
     with connection:
         yield connection

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import URL, Engine, create_engine, event
 
 from qstore import FormatError, InvalidInput, LocalKvRepository, Naming, QstoreError, TransportRepository, migrate
 from tests import postgres
@@ -85,3 +85,15 @@ def test_a_database_that_cannot_hold_all_text_is_refused_by_name(encoding: str) 
             made_and_used(engine)
     finally:
         engine.dispose()
+
+
+def test_another_error_on_connecting_is_not_taken_for_one_of_the_encoding(url: URL) -> None:
+    engine = create_engine(url)
+
+    def wrong(*_: object) -> None:
+        raise TypeError("the host's own")
+
+    event.listen(engine, "connect", wrong)
+    with pytest.raises(TypeError, match="the host's own"):
+        LocalKvRepository(engine, naming=MOUNTED).get("k")
+    engine.dispose()
