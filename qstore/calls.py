@@ -28,10 +28,13 @@ class Call(Generic[R]):
 
     One who is cancelled withdraws the call. If the work has not begun to hold anything (the write lock), it never
     will, and the cancellation goes on at once. Otherwise it waits for the work to end, which is soon: undone, or, if it
-    was committing already, whole.
+    was committing already, whole. What may wait for others while it holds something is interrupted.
     """
 
-    __slots__ = ("_ended", "_holding", "_loop", "_outcome", "_withdrawable", "_withdrawn", "_work")
+    __slots__ = (
+        *("_ended", "_holding", "_interruptible", "_loop", "_outcome", "_withdrawable", "_withdrawn", "_work"),
+        "interrupt",
+    )
 
     def __init__(self, work: Callable[[Call[R]], R], *, withdrawable: bool = True) -> None:
         """Take note of work. `withdrawable=False`: it is done even if nobody awaits it any more."""
@@ -42,6 +45,9 @@ class Call(Generic[R]):
         self._withdrawn = False
         self._holding = False
         self._ended = False
+        self._interruptible = False
+        self.interrupt: Callable[[], object] | None = None
+        """Cancels what the work awaits. Set by who does it in the event loop's thread."""
 
     async def outcome(self, *, at_once: bool = True) -> R:
         """Await the work. `at_once`: a cancellation need not wait for work that holds nothing."""
@@ -50,6 +56,8 @@ class Call(Generic[R]):
         except asyncio.CancelledError:
             # Each side writes its own mark before it reads the other's, so that one of them always sees the other.
             self._withdrawn = True
+            if self._interruptible and self.interrupt is not None:
+                self.interrupt()
             if self._holding or not at_once:
                 await self._end()
             raise
@@ -60,7 +68,11 @@ class Call(Generic[R]):
         def guarded(transaction: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
             self._holding = True
             self.check()
-            result: R = transaction.run(operation, *args, **kwargs)
+            self._interruptible = transaction.interruptible
+            try:
+                result: R = transaction.run(operation, *args, **kwargs)
+            finally:
+                self._interruptible = False
             self.check()
             return result
 
@@ -187,6 +199,7 @@ class Tasks:
         """Do a call when it has its turn."""
         task = asyncio.get_running_loop().create_task(self._take(call))
         self._under_way.add(task)
+        call.interrupt = task.cancel
 
         def ended(task: asyncio.Task[None]) -> None:
             self._under_way.discard(task)

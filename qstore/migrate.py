@@ -257,6 +257,6 @@ def _engine(bind: Bind) -> Engine:
 def _reading(bind: Bind, look: Callable[[Connection], T]) -> T:
     with engines.translated(engines.described(_engine(bind))):
         if isinstance(bind, Engine):
-            with bind.connect() as connection:
+            with engines.connected(bind) as connection:
                 return look(connection)
         return look(bind if isinstance(bind, Connection) else bind.connection())

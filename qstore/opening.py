@@ -13,6 +13,7 @@ from qstore.engines import (
     Companion,
     Durability,
     asynchronous_extra,
+    connected,
     described,
     found,
     postgresql,
@@ -72,7 +73,7 @@ def _open_on_server(store: str, url: URL, *, create: bool) -> Engine:
 
 
 def _make_on_server(store: str, engine: Engine, *, create: bool) -> None:
-    with translated(described(engine)), engine.connect() as connection:
+    with translated(described(engine)), connected(engine) as connection:
         it = found(connection, SERVER, store)
     if not it.complete and not create:
         raise _absent("a part of the store" if it.present else "no store", store, described(engine))

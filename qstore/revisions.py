@@ -282,7 +282,7 @@ def under_lock(bind: Bind, naming: Naming, stores: Stores, work: Callable[[Conne
             recognise_file(path, FORMATS[store], naming)  # connecting would change a foreign file's journal mode
     with (
         engines.translated(engines.described(bind)),
-        bind.connect() as connection,
+        engines.connected(bind) as connection,
         engines.beginning(connection),
         engines.upgrading(connection),
     ):

@@ -23,6 +23,7 @@ from qstore.naming import Names
 from qstore.statement import DriverStatement, Statement
 
 __all__ = [
+    "MOST_TIDIED",
     "ConnectionTransaction",
     "DriverTransaction",
     "Memory",
@@ -30,6 +31,7 @@ __all__ = [
     "Seen",
     "Store",
     "Transaction",
+    "keeps_snapshot",
     "parallel",
     "seen_on",
     "tidied",
@@ -70,6 +72,14 @@ def tidied(tx: Transaction, tidy: Statement) -> bool:
         found = found or bool(seen) or changed > 0
         if changed < MOST_TIDIED:
             return found
+
+
+_KEEPS_SNAPSHOT = Statement("SELECT current_setting('transaction_isolation') IN ('repeatable read', 'serializable')")
+
+
+def keeps_snapshot(tx: Transaction) -> bool:
+    """Whether a transaction on a server sees all the time what was committed when it began: only a caller's may."""
+    return not tx.own and bool(tx.rows(_KEEPS_SNAPSHOT)[0][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +136,11 @@ class Transaction(ABC):
     def own(self) -> bool:
         """Whether the transaction is none of the caller's: what is done in it is settled with the operation."""
         return True
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether a statement that is awaited and then cancelled is cancelled at the server too."""
+        return False
 
     def together(self) -> AbstractContextManager[None]:
         """Several statements, all or none, where each would otherwise be a transaction of its own."""
@@ -248,6 +263,11 @@ class ConnectionTransaction(Transaction):
     @override
     def own(self) -> bool:
         return self._own
+
+    @property
+    @override
+    def interruptible(self) -> bool:
+        return not capabilities(self._connection.dialect).one_writer
 
     @override
     def run(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:

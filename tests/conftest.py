@@ -105,23 +105,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(server)
 
 
-KNOWN_FAULTS = Path(__file__).with_name("known_faults.txt")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Expect the tests of faults that are known to fail. One that passes fails the run: its line has to go."""
-    reasons: dict[str, str] = {}
-    for line in KNOWN_FAULTS.read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            reason = line.removeprefix("# ")
-        elif line:
-            reasons[line] = reason
-    for item in items:
-        if item.nodeid in reasons:
-            reason = reasons[item.nodeid]
-            item.add_marker(pytest.mark.xfail(reason=reason, strict="now and then" not in reason))
-
-
 def pytest_collection_finish() -> None:
     """Keep what was imported out of the collections after each test: they take a fifth of the time then."""
     gc.collect()

@@ -23,7 +23,7 @@ from sqlalchemy import URL, create_engine, make_url
 
 from qstore import Naming, migrate
 
-__all__ = ["connect", "database", "described", "drop", "empty_database", "server", "stop"]
+__all__ = ["connect", "database", "described", "drop", "empty_database", "logged", "server", "stop"]
 
 _numbers = count(1)
 _there: dict[str, None] = {}
@@ -82,6 +82,11 @@ def drop(url: URL) -> None:
 def connect(url: URL) -> psycopg.Connection:
     """A plain connection, which commits each statement."""
     return psycopg.connect(_conninfo(url), autocommit=True)
+
+
+def logged() -> str:
+    """What the server has logged; nothing where it was not started here."""
+    return str(_running[0][1].log.read_text(errors="replace")) if _running else ""
 
 
 def stop() -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 from typing_extensions import override
 
 from qstore import engines
-from qstore.errors import FormatError, QstoreError
+from qstore.errors import BackendUnsupported, FormatError, QstoreError
 from qstore.formats import FORMATS
 from qstore.naming import Names
 from qstore.transaction import Store, Transaction
@@ -85,11 +85,11 @@ def raise_known(error: Exception, engine: Engine, store: Store) -> Never:
     raise known from error
 
 
-def missing(connection: Connection, names: Names) -> FormatError | None:
-    """Whether a statement failed for want of the store's tables, and if so what to do."""
+def missing(connection: Connection, names: Names) -> QstoreError | None:
+    """Whether a statement failed for want of the store's tables or of what they need, and if so what to do."""
     try:
         it = engines.found(connection, names.naming, names.store)
-    except FormatError as error:
+    except (BackendUnsupported, FormatError) as error:
         return error
     if it.complete:
         return None

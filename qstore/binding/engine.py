@@ -147,8 +147,6 @@ class ServerBinding(Binding):
         _check_pool(engine)
         self._engine = engine
         self._store = store
-        # It shares the engine's pool and listeners, and changes nothing of them. A statement is one round trip so.
-        self._committing = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     def __str__(self) -> str:
         return engines.described(self._engine)
@@ -157,7 +155,7 @@ class ServerBinding(Binding):
     def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         for pause in (*CONFLICT_PAUSES, None):
             try:
-                with self._committing.connect() as connection:
+                with engines.connected(self._engine) as connection, engines.committing(connection):
                     return ConnectionTransaction(connection, self._store, own=True).run(operation, *args, **kwargs)
             except engines.ERRORS as error:
                 if pause is None or not engines.conflict(error):

@@ -50,7 +50,7 @@ class JoinedBinding(Direct):
                 stack.enter_context(_turn(connection))
                 own = False
                 if not capabilities(connection.dialect).one_writer:
-                    own = _commits_each(connection)
+                    own = engines.commits_each(connection)
                     stack.enter_context(nullcontext() if own else connection.begin_nested())
                 elif write:
                     stack.enter_context(write_locked(connection))
@@ -85,9 +85,3 @@ def _turn(connection: Connection) -> Iterator[None]:
         yield
     finally:
         turn.release()
-
-
-def _commits_each(connection: Connection) -> bool:
-    """Whether a server's connection is in AUTOCOMMIT, so that each statement is a transaction."""
-    chosen = connection.get_execution_options().get("isolation_level") or connection.dialect._on_connect_isolation_level
-    return chosen == "AUTOCOMMIT"

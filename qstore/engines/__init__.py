@@ -19,7 +19,7 @@ from qstore.engines import postgresql, sqlite
 from qstore.engines.companion import Companion, companion
 from qstore.engines.files import check_version
 from qstore.engines.looking import found
-from qstore.engines.postgresql import beginning, upgrading
+from qstore.engines.postgresql import beginning, commits_each, committing, connected, upgrading
 from qstore.engines.results import ERRORS, conflict, described, in_one_line, opened_path, translate, translated
 from qstore.engines.sqlite import Durability, File
 from qstore.engines.target import Target, of_file
@@ -41,8 +41,11 @@ __all__ = [
     "beginning",
     "check_back_end",
     "checkpoint",
+    "commits_each",
+    "committing",
     "companion",
     "conflict",
+    "connected",
     "described",
     "found",
     "in_memory",

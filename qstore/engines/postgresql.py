@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 from sqlalchemy import create_engine as create_sync_engine
@@ -13,13 +14,25 @@ from sqlalchemy.exc import DBAPIError
 
 from qstore.capabilities import capabilities
 from qstore.engines import locking
+from qstore.engines.forking import renewed_in_children
 from qstore.engines.results import described, sqlstate
 from qstore.errors import BackendUnsupported, StoreBusy
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-__all__ = ["EXTRAS", "beginning", "create", "create_async", "driver_extra", "upgrading"]
+__all__ = [
+    "EXTRAS",
+    "beginning",
+    "check_encoding",
+    "commits_each",
+    "committing",
+    "connected",
+    "create",
+    "create_async",
+    "driver_extra",
+    "upgrading",
+]
 
 EXTRAS = {"psycopg": "postgres", "asyncpg": "asyncpg"}
 """The extra that brings each driver."""
@@ -45,7 +58,9 @@ def create(url: URL, *, read_only: bool) -> Engine:
             f"expected a driver that is not async, found {url.drivername}: see open_async_engine, and the Async twins"
         )
     with driver_extra(url):
-        return create_sync_engine(url, connect_args=_READING if read_only else {})
+        engine = create_sync_engine(url, connect_args=_READING if read_only else {})
+    renewed_in_children(engine)
+    return engine
 
 
 def create_async(url: URL, *, read_only: bool) -> AsyncEngine:
@@ -54,7 +69,62 @@ def create_async(url: URL, *, read_only: bool) -> AsyncEngine:
 
     reading = _READING if url.get_driver_name() == "psycopg" else {"server_settings": _READ_ONLY}
     with driver_extra(url):
-        return create_async_engine(url, connect_args=reading if read_only else {})
+        engine = create_async_engine(url, connect_args=reading if read_only else {})
+    renewed_in_children(engine.sync_engine)
+    return engine
+
+
+@contextmanager
+def connected(engine: Engine) -> Iterator[Connection]:
+    """A connection of the engine's pool. BackendUnsupported where SQLAlchemy cannot even read the server's version."""
+    try:
+        connection = engine.connect()
+    except TypeError as error:
+        # From SQL_ASCII psycopg gives bytes for text, the first of which is the server's version.
+        if all(frame.f_code.co_name != "_get_server_version_info" for frame, _ in walk_tb(error.__traceback__)):
+            raise
+        raise _unfit(engine, "SQL_ASCII") from error
+    with connection:
+        yield connection
+
+
+def check_encoding(connection: Connection) -> None:
+    """Refuse a server's database that cannot hold all text."""
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+    if encoding != "UTF8":
+        raise _unfit(connection.engine, encoding)
+
+
+def _unfit(engine: Engine, encoding: str) -> BackendUnsupported:
+    return BackendUnsupported(
+        f"{described(engine)}: expected a database with the encoding UTF8, which holds all text, found {encoding}:"
+        " make another one with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+    )
+
+
+@contextmanager
+def committing(connection: Connection) -> Iterator[None]:
+    """Have each statement commit by itself, in one round trip. The connection goes back as it was found.
+
+    On the driver's own attribute: SQLAlchemy's AUTOCOMMIT sets the isolation level too, and later not to what it was.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    if driver.autocommit:
+        yield
+        return
+    driver.commit()  # what a listener has begun on it
+    driver.autocommit = True
+    try:
+        yield
+    finally:
+        if not connection.invalidated:
+            driver.autocommit = False
+
+
+def commits_each(connection: Connection) -> bool:
+    """Whether a caller's connection is in AUTOCOMMIT, so that each statement is a transaction."""
+    driver: Any = connection.connection.dbapi_connection
+    return bool(driver.autocommit)
 
 
 @contextmanager

@@ -174,5 +174,6 @@ def opened_path(engine: Engine) -> str | None:
 
 
 def described(engine: Engine) -> str:
-    """The database's name for messages: the file, or the URL without its password."""
-    return opened_path(engine) or engine.url.render_as_string(hide_password=True)
+    """The database's name for messages: the file, or the URL without its passwords, also those in parameters."""
+    hidden = {name: "..." for name in engine.url.query if "password" in name.lower()}
+    return opened_path(engine) or engine.url.update_query_dict(hidden).render_as_string(hide_password=True)

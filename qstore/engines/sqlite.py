@@ -7,11 +7,12 @@ import os
 import sqlite3
 import time
 from typing import Any, Literal
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from sqlalchemy import URL, Engine, create_engine, event
 
 from qstore.engines.files import check_version, log_waits, patiently, refuse_other_files, uri
+from qstore.engines.forking import renewed_in_children
 from qstore.engines.holding import HoldingPool
 from qstore.engines.results import BUSY_TIMEOUT, moved, translated
 from qstore.errors import FormatError, InvalidInput, shown
@@ -62,7 +63,7 @@ def prepare(engine: Engine, file: File) -> None:
     # of a savepoint commits. Begin it where SQLAlchemy does.
     setattr(engine.dialect, "do_begin", _begin)  # noqa: B010  a method of this one instance
     event.listen(engine.pool, "checkout", lambda *_: file.check())
-    _children.watch(engine, file)
+    renewed_in_children(engine, file.forget)
 
 
 def refuse_memory(database: str | None) -> None:
@@ -139,6 +140,16 @@ class File:
         if self.lost:
             raise moved(self.path)
 
+    def forget(self) -> None:
+        """Leave the connections to the parent of this process.
+
+        Not even the end of the child may close one: SQLite would take it for the last, and clear away the log under
+        those who write to it.
+        """
+        for connection in self.connections:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        self.connections = WeakSet()
+
     def _found(self) -> tuple[int, int] | None:
         try:
             found = os.stat(self.path)
@@ -194,30 +205,3 @@ def _begin(connection: Any) -> None:
 
 class _Connection(sqlite3.Connection):
     """A connection that can be referred to weakly."""
-
-
-class _Children:
-    """Sees to it that a forked child opens connections of its own and leaves its parent's alone."""
-
-    def __init__(self) -> None:
-        self._files: WeakKeyDictionary[Engine, File] = WeakKeyDictionary()
-        self._watching = False
-
-    def watch(self, engine: Engine, file: File) -> None:
-        """Look after one more engine."""
-        self._files[engine] = file
-        if not self._watching and hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
-            self._watching = True
-
-    def _forget(self) -> None:
-        for engine, file in list(self._files.items()):
-            for connection in file.connections:
-                # Not even the end of the child may close it: SQLite would take it for the last one, and clear away the
-                # log under those who write to it.
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-            file.connections = WeakSet()
-            engine.dispose(close=False)
-
-
-_children = _Children()

@@ -74,6 +74,9 @@ def _given_url(target: Target) -> URL | None:
     if isinstance(target, URL):
         return target
     if isinstance(target, str) and _URL.match(target):
+        if target.partition("?")[0].count("@") > 1:
+            # Whatever comes after the first one would be taken for the host, and told to all by its look-up's error.
+            raise InvalidInput("target", "expected %40 in place of an @ in a URL's user, password or database, found @")
         try:
             return make_url(target)
         except (ArgumentError, ValueError) as error:  # a port that is no number is the latter

@@ -70,12 +70,13 @@ PURGE_EXPIRED = Statement(f"""
 """)
 
 # Where nothing comes after the prefix's range, `:end` comes after every key. (NULL and an OR would not be found by the
-# index.)
+# index.) The pairs are for the planner: it takes a range between two bounds that it does not know for a few rows, and
+# sorts them, and this for a large part of the table, which it reads in the order of the index.
 NO_END = "\U0010ffff" * 129
 SCAN = Statement(f"""
     WITH t AS MATERIALIZED (SELECT {SERVER_MILLISECONDS} AS now)
     SELECT key, value FROM {{kv}}
-    WHERE key >= CAST(:prefix AS text) AND key < CAST(:end AS text)
+    WHERE key >= CAST(:prefix AS text) AND (key, 0) < (CAST(:end AS text), 0)
       AND (expires_at IS NULL OR expires_at > (SELECT now FROM t))
     ORDER BY key LIMIT CAST(:limit AS bigint) OFFSET CAST(:offset AS bigint)
 """)
@@ -83,7 +84,7 @@ SCAN = Statement(f"""
 SCAN_AFTER = Statement(f"""
     WITH t AS MATERIALIZED (SELECT {SERVER_MILLISECONDS} AS now)
     SELECT key, value FROM {{kv}}
-    WHERE key > CAST(:after AS text) AND key < CAST(:end AS text)
+    WHERE key > CAST(:after AS text) AND (key, 0) < (CAST(:end AS text), 0)
       AND (expires_at IS NULL OR expires_at > (SELECT now FROM t))
     ORDER BY key LIMIT CAST(:limit AS bigint)
 """)

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from qstore.localqueue import operations
 from qstore.localqueue.operations import Delivered, Receipt, refuse_if_there
+from qstore.localqueue.statements import ACK
 from qstore.statement import SERVER_MILLISECONDS, Statement
-from qstore.transaction import Transaction, parallel, tidied
+from qstore.transaction import MOST_TIDIED, Transaction, keeps_snapshot, parallel, tidied
 
-__all__ = ["nack", "receive", "send", "send_many"]
+__all__ = ["ack", "nack", "receive", "send", "send_many"]
 
 SEND = Statement(f"""
     INSERT INTO {{messages}} (payload_type, payload_data, enqueued_at, visible_at)
@@ -33,7 +34,8 @@ SEND_MANY = Statement(f"""
 
 # Delivers nothing while a delivery has lapsed that nobody has made ready yet: it has to come first. `due` is read
 # once, so never more than :max_messages. CASE … <> 0 is for the planner: it takes it to hold for nearly every row, so
-# that LIMIT in the order of the index looks cheap, also to a plan that is made while the table is small.
+# that LIMIT in the order of the index looks cheap, also to a plan that is made while the table is small. LIMIT (SELECT
+# ...) and = ANY (ARRAY ...) are for it too: see the transport's TIDY.
 RECEIVE = Statement(f"""
     WITH due AS MATERIALIZED (
       SELECT m.id, t.now FROM (SELECT {SERVER_MILLISECONDS} AS now) AS t CROSS JOIN LATERAL (
@@ -43,9 +45,9 @@ RECEIVE = Statement(f"""
                           ORDER BY w.visible_at LIMIT 1) > t.now, true)
          ORDER BY m.enqueued_at, m.id LIMIT CAST(:max_messages AS bigint) FOR UPDATE SKIP LOCKED) AS m),
     r AS (
-      UPDATE {{messages}} AS m SET visible_at = due.now + CAST(:visibility_timeout AS bigint), attempt = m.attempt + 1,
-             receipt_handle = CAST(gen_random_uuid() AS text), ready = false
-        FROM due WHERE m.id = due.id
+      UPDATE {{messages}} AS m SET visible_at = (SELECT now FROM due LIMIT 1) + CAST(:visibility_timeout AS bigint),
+             attempt = m.attempt + 1, receipt_handle = CAST(gen_random_uuid() AS text), ready = false
+       WHERE m.id = ANY (ARRAY(SELECT id FROM due))
       RETURNING m.id, m.receipt_handle, m.payload_type, m.payload_data, m.attempt, m.enqueued_at)
     SELECT r.id, r.receipt_handle, r.payload_type, r.payload_data, r.attempt FROM r ORDER BY r.enqueued_at, r.id
 """)
@@ -56,10 +58,11 @@ RECEIVE_LAPSED = Statement(f"""
     WITH t AS MATERIALIZED (SELECT {SERVER_MILLISECONDS} AS now),
     lapsed AS MATERIALIZED (
       SELECT w.id, w.enqueued_at FROM {{messages}} AS w
-       WHERE NOT w.ready AND w.visible_at <= (SELECT now FROM t) ORDER BY w.visible_at LIMIT 1000),
+       WHERE NOT w.ready AND w.visible_at <= (SELECT now FROM t) ORDER BY w.visible_at
+       LIMIT (SELECT {MOST_TIDIED})),
     f AS MATERIALIZED (
       (SELECT a.enqueued_at, a.id FROM {{messages}} AS a WHERE a.ready AND a.visible_at <= (SELECT now FROM t)
-        ORDER BY a.enqueued_at, a.id LIMIT 10000)
+        ORDER BY a.enqueued_at, a.id LIMIT (SELECT 10000))
       UNION ALL (SELECT l.enqueued_at, l.id FROM lapsed AS l ORDER BY l.enqueued_at, l.id)
       ORDER BY enqueued_at, id LIMIT 10000),
     due AS MATERIALIZED (
@@ -68,9 +71,9 @@ RECEIVE_LAPSED = Statement(f"""
            FOR UPDATE SKIP LOCKED) AS m
        LIMIT CAST(:max_messages AS bigint)),
     r AS (
-      UPDATE {{messages}} AS m SET visible_at = t.now + CAST(:visibility_timeout AS bigint), attempt = m.attempt + 1,
-             receipt_handle = CAST(gen_random_uuid() AS text), ready = false
-        FROM due, t WHERE m.id = due.id
+      UPDATE {{messages}} AS m SET visible_at = (SELECT now FROM t) + CAST(:visibility_timeout AS bigint),
+             attempt = m.attempt + 1, receipt_handle = CAST(gen_random_uuid() AS text), ready = false
+       WHERE m.id = ANY (ARRAY(SELECT id FROM due))
       RETURNING m.id, m.receipt_handle, m.payload_type, m.payload_data, m.attempt, m.enqueued_at)
     SELECT r.id, r.receipt_handle, r.payload_type, r.payload_data, r.attempt FROM r ORDER BY r.enqueued_at, r.id
 """)
@@ -80,8 +83,8 @@ TIDY = Statement(f"""
     WITH t AS MATERIALIZED (SELECT {SERVER_MILLISECONDS} AS now),
     p AS MATERIALIZED (
       SELECT w.id FROM {{messages}} AS w WHERE NOT w.ready AND w.visible_at <= (SELECT now FROM t)
-       ORDER BY w.visible_at LIMIT 1000 FOR UPDATE SKIP LOCKED),
-    u AS (UPDATE {{messages}} AS m SET ready = true FROM p WHERE m.id = p.id RETURNING 1)
+       ORDER BY w.visible_at LIMIT (SELECT {MOST_TIDIED}) FOR UPDATE SKIP LOCKED),
+    u AS (UPDATE {{messages}} AS m SET ready = true WHERE m.id = ANY (ARRAY(SELECT id FROM p)) RETURNING 1)
     SELECT (SELECT count(*) FROM u) AS changed,
            coalesce((SELECT w.visible_at FROM {{messages}} AS w WHERE NOT w.ready
                       ORDER BY w.visible_at LIMIT 1) <= (SELECT now FROM t), false) AS seen
@@ -121,9 +124,33 @@ def receive(tx: Transaction, max_messages: int, visibility_timeout: int) -> list
     ]
 
 
+# Locks the message, if it is there. In a transaction that keeps its snapshot this is refused, as a conflict, when the
+# message is another by now than in the snapshot, or not in it yet. UNLOCK takes away what it makes if there is none.
+LOCK = Statement("""
+    INSERT INTO {messages} AS m (id, payload_type, payload_data, enqueued_at, visible_at)
+    VALUES (CAST(:id AS bigint), '', '', 0, 0) ON CONFLICT (id) DO UPDATE SET attempt = m.attempt WHERE false
+""")
+
+UNLOCK = Statement("DELETE FROM {messages} WHERE id = CAST(:id AS bigint)")
+
+
+@parallel(operations.ack)
+def ack(tx: Transaction, receipt: Receipt) -> None:
+    """Remove a message that is still under this receipt."""
+    id, uuid = receipt
+    if not tx.change(ACK, id=id, receipt=uuid):
+        _refuse_if_there(tx, id, "ack")
+
+
 @parallel(operations.nack)
 def nack(tx: Transaction, receipt: Receipt) -> None:
     """Make a message that is still under this receipt due at once."""
     id, uuid = receipt
     if not tx.change(NACK, id=id, receipt=uuid, now=tx.given_now()):
-        refuse_if_there(tx, id, "nack")
+        _refuse_if_there(tx, id, "nack")
+
+
+def _refuse_if_there(tx: Transaction, id: int, operation: str) -> None:
+    if keeps_snapshot(tx) and tx.change(LOCK, id=id):
+        tx.change(UNLOCK, id=id)
+    refuse_if_there(tx, id, operation)

@@ -7,13 +7,13 @@ lock is granted, only the locked row's own conditions are asked again, and anoth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import unpack
 
 from qstore.errors import StoreBusy
-from qstore.transaction import Transaction, parallel, tidied
+from qstore.transaction import Transaction, keeps_snapshot, parallel, tidied
 from qstore.transport import operations
 from qstore.transport import statements_postgresql as statements
 from qstore.transport.operations import PARKED, Claimed, Fence, gone, stale
-from qstore.transport.statements import HOLDER
 
 __all__ = ["ack", "claim", "extend", "nack", "publish", "publish_many"]
 
@@ -45,13 +45,13 @@ def claim(tx: Transaction, worker_id: str, visibility: float, min_priority: int)
     if min_priority == 0:
         row = tx.row(statements.CLAIM, **binds)
     else:
-        row = tx.row(statements.CLAIM_FLOOR, **binds, min_priority=min_priority, anyway=not tx.own)
-    if row is None and (tidied(tx, statements.TIDY) if tx.own else min_priority == 0):
+        row = tx.row(statements.CLAIM_FLOOR, **binds, min_priority=min_priority, anyway=False)
+    if row is None and _settled(tx):
         row = tx.row(statements.CLAIM_FLOOR, **binds, min_priority=min_priority, anyway=True)
     if row is None:
         return None
     seq, group_id, event, lock_expiry = row
-    return seq, group_id, event.encode(), lock_expiry
+    return seq, group_id, event.encode(), _float(lock_expiry)
 
 
 @parallel(operations.ack)
@@ -86,17 +86,24 @@ def _relock(tx: Transaction, fence: Fence, operation: str, new_holder: str | Non
     for _ in range(MOST_RACES):
         row = tx.row(statements.RELOCK, **binds, new_holder=new_holder, hold=hold, now=tx.given_now())
         if row is not None:
-            new_expiry: float | None = row[0]
-            return new_expiry
+            return None if row[0] is None else _float(row[0])
         if not _raced(tx, fence, operation):
             return None
     raise _unsettled(fence, operation)
 
 
+def _settled(tx: Transaction) -> bool:
+    """Settle what may hide a message from a claim. Whether it is worth another look."""
+    if tx.own:
+        return tidied(tx, statements.TIDY)
+    tx.change(statements.SETTLE_STAMPS, now=tx.given_now())
+    return True
+
+
 def _unsettled(fence: Fence, operation: str) -> StoreBusy:
     return StoreBusy(
         f"cannot {operation} message {fence[0]}: its lease is this one, and its group's state is another, again and"
-        " again. Nothing was changed: repeat the call; if it stays so, migrate.repair (or extra_float_digits is not 1)"
+        " again. Nothing was changed: repeat the call; if it stays so, migrate.repair"
     )
 
 
@@ -105,9 +112,20 @@ def _raced(tx: Transaction, fence: Fence, operation: str) -> bool:
 
     StaleLease if another one is on it.
     """
-    row = tx.row(HOLDER, seq=fence[0])
+    seq, group_id, *lease = fence
+    # What a snapshot shows may be over. The lock is refused, as a conflict, if the group is another by now than there:
+    # every change of a message changes its group's row.
+    if keeps_snapshot(tx) and tx.change(statements.LOCK_GROUPS, group_ids=[group_id], priorities=[0]):
+        tx.change(statements.UNLOCK_GROUP, group_id=group_id)
+    row = tx.row(statements.HOLDER, seq=seq)
     if row is None:
         return False
-    if tuple(row) == fence[2:]:
+    locked_by, until = row[0], None if row[1] is None else _float(row[1])
+    if [locked_by, until] == lease:
         return True
-    raise stale(fence, operation, *row)
+    raise stale(fence, operation, locked_by, until)
+
+
+def _float(sent: bytes) -> float:
+    [value] = unpack("!d", sent)
+    return float(value)

@@ -1,9 +1,11 @@
 """The transport's statements for PostgreSQL: each one locks the group's row, and decides by the state on that row.
 
-`:now` is the time of a caller's clock, or NULL for the server's.
+`:now` is the time of a caller's clock, or NULL for the server's. A lock_expiry is read in its 8 bytes: as text it would
+be what the session's extra_float_digits leaves of it.
 """
 
 from qstore.statement import SERVER_NOW, Statement
+from qstore.transaction import MOST_TIDIED
 
 # The group row is locked first (inserted, or updated by DO UPDATE) and until the commit; a seq for a group that is
 # there is drawn after that. So within a group seq is the order of commits, and nobody finds the group empty while
@@ -22,7 +24,7 @@ PUBLISH = Statement("""
 """)
 
 # publish_many, in one transaction: LOCK_GROUPS, then PUBLISH_ALL. Groups are locked in one order everywhere, and
-# all of them before any seq is drawn.
+# all of them before any seq is drawn. That they are there by then is known; ON CONFLICT looks each up by its key.
 LOCK_GROUPS = Statement("""
     INSERT INTO {groups} AS g (group_id, priority)
     SELECT DISTINCT ON (i.group_id COLLATE "C") i.group_id, i.priority
@@ -40,10 +42,10 @@ PUBLISH_ALL = Statement("""
           FROM unnest(CAST(:group_ids AS text[]), CAST(:events AS text[])) WITH ORDINALITY AS i (group_id, event, ord)
          ORDER BY i.ord) AS o),
     g AS (
-      UPDATE {groups} AS g SET head = CASE WHEN g.tail = 0 THEN n.lowest ELSE g.head END, tail = n.highest,
-             ready = g.ready OR g.tail = 0
-        FROM (SELECT i.group_id, min(i.seq) AS lowest, max(i.seq) AS highest FROM i GROUP BY i.group_id) AS n
-       WHERE g.group_id = n.group_id COLLATE "C"),
+      INSERT INTO {groups} AS g (group_id, head, tail, ready)
+      SELECT i.group_id, min(i.seq), max(i.seq), true FROM i GROUP BY i.group_id
+      ON CONFLICT (group_id) DO UPDATE SET head = CASE WHEN g.tail = 0 THEN excluded.head ELSE g.head END,
+        tail = excluded.tail, ready = g.ready OR g.tail = 0),
     m AS (INSERT INTO {messages} (seq, group_id, event) SELECT i.seq, i.group_id, i.event FROM i ORDER BY i.ord)
     SELECT i.seq FROM i ORDER BY i.ord
 """)
@@ -73,7 +75,7 @@ CLAIM = Statement(f"""
         FROM c WHERE g.group_id = c.group_id
       RETURNING g.head, g.holder, g.until)
     UPDATE {{messages}} AS m SET locked_by = g.holder, lock_expiry = g.until FROM g WHERE m.seq = g.head
-    RETURNING m.seq, m.group_id, m.event, m.lock_expiry
+    RETURNING m.seq, m.group_id, m.event, float8send(m.lock_expiry)
 """)
 
 _ARMS = " ".join(
@@ -90,7 +92,8 @@ CLAIM_FLOOR = Statement(f"""
     WITH t AS MATERIALIZED (SELECT {SERVER_NOW} AS now),
     lapsed AS MATERIALIZED (
       SELECT w.group_id, w.priority, least(w.last_claimed_at, (SELECT now FROM t)) AS stamp, w.last_claimed_at, w.head
-        FROM {{groups}} AS w WHERE NOT w.ready AND w.until < (SELECT now FROM t) ORDER BY w.until LIMIT 1000),
+        FROM {{groups}} AS w WHERE NOT w.ready AND w.until < (SELECT now FROM t) ORDER BY w.until
+       LIMIT (SELECT {MOST_TIDIED})),
     f AS MATERIALIZED (
       (SELECT a.last_claimed_at AS stamp, a.last_claimed_at, a.head, a.group_id FROM {{groups}} AS a WHERE a.ready
         AND CAST(:min_priority AS integer) = 0 ORDER BY a.last_claimed_at, a.head LIMIT 100)
@@ -116,31 +119,45 @@ CLAIM_FLOOR = Statement(f"""
         FROM c, t WHERE g.group_id = c.group_id
       RETURNING g.head, g.holder, g.until)
     UPDATE {{messages}} AS m SET locked_by = g.holder, lock_expiry = g.until FROM g WHERE m.seq = g.head
-    RETURNING m.seq, m.group_id, m.event, m.lock_expiry
+    RETURNING m.seq, m.group_id, m.event, float8send(m.lock_expiry)
 """)
+
+# Stamps that lie ahead, of groups that wait for nothing; the others' are set when the wait is over.
+_AHEAD = f"""
+      SELECT a.group_id FROM {{groups}} AS a WHERE a.ready AND a.last_claimed_at > (SELECT now FROM t)
+       ORDER BY a.last_claimed_at DESC, a.head DESC LIMIT (SELECT {MOST_TIDIED}) FOR UPDATE SKIP LOCKED
+"""
 
 # When a claim found nothing, in qstore's own transactions only: makes groups whose lease or park lapsed ready, at
 # most 1,000 a call, and stamps that lie ahead now. `seen`: there was something of that kind, ours to change or just
-# being changed by somebody else.
+# being changed by somebody else. For the planner, here and elsewhere: LIMIT (SELECT ...) is a limit that it does not
+# know, so that it takes it for a part of the rows and reads them in the order of the index; = ANY (ARRAY ...) is a few
+# look-ups by the key, where a join of as many rows as it fears would read the table.
 TIDY = Statement(f"""
     WITH t AS MATERIALIZED (SELECT {SERVER_NOW} AS now),
-    a AS MATERIALIZED (SELECT coalesce((SELECT a.last_claimed_at FROM {{groups}} AS a WHERE a.ready
-                          ORDER BY a.last_claimed_at DESC, a.head DESC LIMIT 1) > (SELECT now FROM t),
-                            false) AS ahead),
     p AS MATERIALIZED (
       SELECT w.group_id FROM {{groups}} AS w WHERE NOT w.ready AND w.until < (SELECT now FROM t)
-       ORDER BY w.until LIMIT 1000 FOR UPDATE SKIP LOCKED),
-    s AS MATERIALIZED (
-      SELECT w.group_id FROM {{groups}} AS w WHERE (SELECT ahead FROM a) AND w.last_claimed_at > (SELECT now
-        FROM t) FOR UPDATE SKIP LOCKED),
+       ORDER BY w.until LIMIT (SELECT {MOST_TIDIED}) FOR UPDATE SKIP LOCKED),
+    s AS MATERIALIZED ({_AHEAD}),
     g AS (
-      UPDATE {{groups}} AS g SET ready = g.ready OR coalesce(g.until < t.now, false),
-        last_claimed_at = least(g.last_claimed_at, t.now)
-        FROM t, (SELECT group_id FROM p UNION SELECT group_id FROM s) AS o WHERE g.group_id = o.group_id
+      UPDATE {{groups}} AS g SET ready = g.ready OR coalesce(g.until < (SELECT now FROM t), false),
+        last_claimed_at = least(g.last_claimed_at, (SELECT now FROM t))
+       WHERE g.group_id = ANY (ARRAY(SELECT group_id FROM p UNION ALL SELECT group_id FROM s))
       RETURNING 1)
     SELECT (SELECT count(*) FROM g) AS changed,
-           (SELECT ahead FROM a) OR coalesce((SELECT w.until FROM {{groups}} AS w WHERE NOT w.ready
+           coalesce((SELECT a.last_claimed_at FROM {{groups}} AS a WHERE a.ready
+             ORDER BY a.last_claimed_at DESC, a.head DESC LIMIT 1) > (SELECT now FROM t), false)
+           OR coalesce((SELECT w.until FROM {{groups}} AS w WHERE NOT w.ready
              ORDER BY w.until LIMIT 1) < (SELECT now FROM t), false) AS seen
+""")
+
+# The half of it for callers' transactions: a stamp that nobody sets keeps its group waiting for as long as the clock
+# was ahead. Those groups are locked until the caller commits, once. What lapsed CLAIM_FLOOR finds without.
+SETTLE_STAMPS = Statement(f"""
+    WITH t AS MATERIALIZED (SELECT {SERVER_NOW} AS now),
+    s AS MATERIALIZED ({_AHEAD})
+    UPDATE {{groups}} AS g SET last_claimed_at = least(g.last_claimed_at, (SELECT now FROM t))
+     WHERE g.group_id = ANY (ARRAY(SELECT group_id FROM s))
 """)
 
 # d for the group's last message, u for any other. Both can miss, when a publish to the group committed between this
@@ -181,5 +198,10 @@ RELOCK = Statement(f"""
          AND g.until = CAST(:lock_expiry AS double precision)
       RETURNING g.head, g.holder, g.until)
     UPDATE {{messages}} AS m SET locked_by = g.holder, lock_expiry = g.until FROM g WHERE m.seq = g.head
-    RETURNING m.lock_expiry
+    RETURNING float8send(m.lock_expiry)
 """)
+
+HOLDER = Statement("SELECT locked_by, float8send(lock_expiry) FROM {messages} WHERE seq = :seq")
+
+# LOCK_GROUPS makes a group that is not there. This takes it away again.
+UNLOCK_GROUP = Statement("DELETE FROM {groups} WHERE group_id = CAST(:group_id AS text) AND tail = 0")

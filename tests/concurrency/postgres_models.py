@@ -85,13 +85,12 @@ class TransportModel:
         return [(seq, each.group, each.holder, each.expiry) for seq, each in sorted(self.messages.items())]
 
     def _settle(self, now: float) -> None:
-        ahead = any(group.stamp > now for group in self.groups.values() if not group.waiting)
         for message in self.messages.values():
             group = self.groups[message.group]
             if group.waiting and message.expiry is not None and message.expiry < now:
                 self._release(message.group, now, waiting=False)
-        if ahead:
-            for group in self.groups.values():
+        for group in self.groups.values():
+            if not group.waiting:
                 group.stamp = min(group.stamp, now)
 
     def _release(self, name: str, now: float, *, waiting: bool) -> None:

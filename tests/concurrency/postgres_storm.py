@@ -1,15 +1,13 @@
-"""Workers that do everything at random to one transport on a server, and what must hold of what they noted."""
+"""Workers that do everything at random to one transport on a server, and note it down."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import pairwise
 from random import Random
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import DBAPIError
@@ -20,44 +18,34 @@ from qstore import AsyncTransportRepository, Lease, StaleLease, StoreBusy, Trans
 from tests import postgres
 from tests.awaiting import EventLoop
 from tests.backends import MOUNTED
+from tests.concurrency.postgres_account import Note
 from tests.concurrency.processes import Ready
 
-GROUPS = 8
 HELD = 5
 """Leases that a worker has at most at the same time."""
 
-STATE = """
-SELECT g.group_id, m.group_id, g.head, g.tail, g.holder, g.until, m.head, m.tail, m.locked_by, m.lock_expiry, m.others
-  FROM {groups} AS g FULL JOIN (
-    SELECT m.group_id, min(m.seq) AS head, max(m.seq) AS tail, (array_agg(m.locked_by ORDER BY m.seq))[1] AS locked_by,
-           (array_agg(m.lock_expiry ORDER BY m.seq))[1] AS lock_expiry,
-           count(m.locked_by) - count((SELECT m.locked_by FROM {groups} AS h WHERE h.head = m.seq)) AS others
-      FROM {messages} AS m GROUP BY m.group_id) AS m ON m.group_id = g.group_id
- WHERE (g.group_id, g.head, g.tail, g.holder, g.until) IS DISTINCT FROM
-       (m.group_id, m.head, m.tail, m.locked_by, m.lock_expiry) OR m.others <> 0
-    OR NOT (g.ready OR g.until IS NOT NULL)
-    OR g.ready AND g.until >= date_part('epoch', clock_timestamp())
-"""
-"""Groups whose state differs from what their messages say, and orphans of both kinds. One snapshot."""
 
+class Notes(Protocol):
+    """Where a worker's notes go."""
 
-class Note(NamedTuple):
-    """What a worker did, or is about to do. `at` and `until` are epoch seconds: the server runs on this machine."""
+    def append(self, note: Note, /) -> object: ...
 
-    what: str
-    event: str = ""
-    group: str = ""
-    seq: int = 0
-    at: float = 0
-    until: float = 0
+    def extend(self, notes: Iterable[Note], /) -> object: ...
 
 
 class Plan(NamedTuple):
     """What the workers of a storm do."""
 
     claims: int
+    seconds: float = 60
+    """When they end in any case."""
+    groups: int = 8
+    publishing: float = 0.33
+    """The share of operations that publish."""
     joining: float = 0
     """The share of operations that are callers' own transactions, four in ten of which are rolled back."""
+    joined: int = 3
+    """What such a transaction does, at most. Two that do more than one may deadlock."""
     isolation: str | None = None
     """Of the engines; None: the database's default."""
     killed: bool = False
@@ -67,8 +55,8 @@ class Plan(NamedTuple):
 class Worker:
     """One thread, with a repository that others may share."""
 
-    def __init__(self, name: str, transport: Any, engine: Engine, plan: Plan) -> None:
-        self.notes: list[Note] = []
+    def __init__(self, name: str, transport: Any, engine: Engine, plan: Plan, notes: Notes | None = None) -> None:
+        self.notes: Any = [] if notes is None else notes
         self.claims = 0
         self._name = name
         self._transport = transport
@@ -79,7 +67,7 @@ class Worker:
         self._published = 0
 
     def run(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + self._plan.seconds
         try:
             while self.claims < self._plan.claims and time.monotonic() < deadline:
                 self._step()
@@ -88,13 +76,13 @@ class Worker:
             raise
         finally:
             for lease, got in self._held:
-                self._note_held(lease, got)
+                self._let_go(lease, got)
 
     def _step(self) -> None:
         random = self._random
         if random.random() < self._plan.joining:
             self._join()
-        elif random.random() < 0.33:
+        elif random.random() < self._plan.publishing:
             group, event = self._new()
             seq = self._own(lambda: self._transport.publish(group, event, random.randrange(5)))
             if seq is not None:
@@ -111,10 +99,10 @@ class Worker:
             lease = self._own(lambda: self._transport.claim(self._name, visibility, floor))
             if lease is not None:
                 self.claims += 1
-                self._held.append((lease, time.time()))
+                self._hold(lease)
 
     def _settle(self, lease: Lease[str], got: float) -> None:
-        self._note_held(lease, got)
+        self._let_go(lease, got)
         choice = self._random.random()
         began = time.time()
         try:
@@ -128,7 +116,7 @@ class Worker:
             elif choice < 0.9:
                 self._own(lambda: self._transport.nack(lease, self._random.choice((0.01, 0.05))))
             elif (extended := self._own(lambda: self._transport.extend(lease, 0.3))) is not None:
-                self._held.append((extended, time.time()))
+                self._hold(extended)
         except StaleLease:
             if time.time() < lease.lock_expiry:
                 self.notes.append(Note("stale before it had lapsed", lease.event, lease.group_id, lease.seq))
@@ -138,7 +126,7 @@ class Worker:
         notes: list[Note] = []
         with suppress(StoreBusy, DBAPIError), Session(self._engine) as session:
             transport = TransportRepository(session, event_type=str, naming=MOUNTED)
-            for _ in range(self._random.randrange(1, 4)):
+            for _ in range(self._random.randrange(self._plan.joined) + 1):
                 if self._random.random() < 0.5:
                     group, event = self._new()
                     notes.append(Note("published", event, group, transport.publish(group, event)))
@@ -149,7 +137,7 @@ class Worker:
                     notes.append(Note("acked", lease.event, lease.group_id, lease.seq, time.time()))
             if self._random.random() < 0.6:
                 session.commit()
-                self.notes += notes
+                self.notes.extend(notes)
 
     def _own(self, call: Callable[[], Any]) -> Any:
         """A call in a transaction of qstore's own. None where it found nothing, or its connection was ended."""
@@ -164,13 +152,18 @@ class Worker:
 
     def _new(self) -> tuple[str, str]:
         self._published += 1
-        group, event = f"g{self._random.randrange(GROUPS)}", f"{self._name} {self._published}"
+        group, event = f"g{self._random.randrange(self._plan.groups)}", f"{self._name} {self._published}"
         self.notes.append(Note("publishing", event, group))
         return group, event
 
-    def _note_held(self, lease: Lease[str], got: float) -> None:
+    def _hold(self, lease: Lease[str]) -> None:
+        got = time.time()
+        self._held.append((lease, got))
+        self.notes.append(Note("held", lease.event, lease.group_id, lease.seq, got, lease.lock_expiry))
+
+    def _let_go(self, lease: Lease[str], got: float) -> None:
         until = min(time.time(), lease.lock_expiry)
-        self.notes.append(Note("held", lease.event, lease.group_id, lease.seq, got, until))
+        self.notes.append(Note("let go", lease.event, lease.group_id, lease.seq, got, until))
 
 
 def storm(ready: Ready, url: str, name: str, threads: int, plan: Plan) -> list[Note]:
@@ -180,7 +173,7 @@ def storm(ready: Ready, url: str, name: str, threads: int, plan: Plan) -> list[N
         for engine in engines:
             stack.callback(engine.dispose)
         transports: list[Any] = [TransportRepository(each, event_type=str, naming=MOUNTED) for each in engines]
-        transports.append(stack.enter_context(_through_asyncpg(make_url(url), plan)))
+        transports.append(stack.enter_context(through_asyncpg(make_url(url), plan)))
         workers = [Worker(f"{name}.{n}", transports[n % 3], engines[n % 2], plan) for n in range(threads)]
         running = [Thread(target=worker.run) for worker in workers]
         ready()
@@ -192,7 +185,8 @@ def storm(ready: Ready, url: str, name: str, threads: int, plan: Plan) -> list[N
 
 
 @contextmanager
-def _through_asyncpg(url: URL, plan: Plan) -> Iterator[Any]:
+def through_asyncpg(url: URL, plan: Plan) -> Iterator[Any]:
+    """A transport on an async engine, whose methods are awaited by the call itself."""
     loop = EventLoop()
     engine = create_async_engine(url.set(drivername="postgresql+asyncpg"), **_arguments(plan))
     try:
@@ -206,59 +200,11 @@ def _arguments(plan: Plan) -> dict[str, Any]:
     return {} if plan.isolation is None else {"isolation_level": plan.isolation}
 
 
-def wrong_states(url: URL) -> list[Any]:
-    """Groups whose state is not what their messages say."""
+def end_a_session(url: URL, random: Random) -> bool:
+    """End a session, as an operator, a failing server or a cut link does. Whether there was one."""
     with postgres.connect(url) as connection:
-        connection.execute("SET default_transaction_isolation = 'read committed'")
-        return connection.execute(MOUNTED.of("transport").render(STATE).encode()).fetchall()
-
-
-def drained(url: URL) -> list[Note]:
-    """Claim and ack all that is left, once what is leased or parked has lapsed."""
-    notes: list[Note] = []
-    engine = create_engine(url)
-    transport = TransportRepository(engine, event_type=str, naming=MOUNTED)
-    deadline = time.monotonic() + 20
-    while _left(url) != (0, 0) and time.monotonic() < deadline:
-        while (lease := transport.claim("drain", 60)) is not None:
-            transport.ack(lease)
-            notes.append(Note("acked", lease.event, lease.group_id, lease.seq, time.time()))
-        time.sleep(0.02)
-    engine.dispose()
-    if (left := _left(url)) != (0, 0):
-        notes.append(Note(f"left: {left[0]} groups, {left[1]} messages"))
-    return notes
-
-
-def _left(url: URL) -> Any:
-    tables = MOUNTED.of("transport").render("SELECT (SELECT count(*) FROM {groups}), (SELECT count(*) FROM {messages})")
-    with postgres.connect(url) as connection:
-        return connection.execute(tables.encode()).fetchone()
-
-
-def faults(notes: list[Note]) -> Counter[str]:
-    """What must not be, by kind: an empty one if all is well."""
-    found = Counter(note.what for note in notes if note.what.startswith(("failed", "surfaced", "stale", "left")))
-    acked = Counter(note.event for note in notes if note.what == "acked")
-    published = {note.event for note in notes if note.what == "published"}
-    begun = {note.event for note in notes if note.what == "publishing"}
-    unsure = {note.event for note in notes if note.what == "acking"}
-    found["lost"] = len(published - acked.keys() - unsure)
-    found["acked twice"] = sum(number > 1 for number in acked.values())
-    found["out of nothing"] = len(acked.keys() - begun)
-    found["a seq twice"] = len(published) - len({note.seq for note in notes if note.what == "published"})
-    for held in _by_group(notes, "held"):
-        found["two in flight"] += sum(
-            later.at < earlier.until for earlier, later in pairwise(held) if later.seq != earlier.seq
-        )
-    for done in _by_group(notes, "acked"):
-        found["out of order"] += sum(later.seq < earlier.seq for earlier, later in pairwise(done))
-    return +found
-
-
-def _by_group(notes: list[Note], what: str) -> list[list[Note]]:
-    groups = defaultdict(list)
-    for note in notes:
-        if note.what == what:
-            groups[note.group].append(note)
-    return [sorted(group, key=lambda note: note.at) for group in groups.values()]
+        mine = "datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        pids = [pid for (pid,) in connection.execute(f"SELECT pid FROM pg_stat_activity WHERE {mine}".encode())]
+        if pids:
+            connection.execute("SELECT pg_terminate_backend(%s)", (random.choice(pids),))
+    return bool(pids)

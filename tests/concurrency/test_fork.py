@@ -20,7 +20,7 @@ SCENARIO = """
 import sys; from pathlib import Path; from tests.concurrency import forks
 getattr(forks, sys.argv[1])(Path(sys.argv[2]), sys.argv[3])
 """
-UNPROTECTED = "import qstore.engines.sqlite as sqlite; sqlite._children.watch = lambda engine, file: None" + SCENARIO
+UNPROTECTED = "import qstore.engines.forking as it; it._children.watch = lambda engine, forget: None" + SCENARIO
 
 
 def _run(scenario: str, directory: Path, end: str, code: str = SCENARIO) -> None:

@@ -17,8 +17,8 @@ from qstore.statement import Statement
 from qstore.transport import statements_postgresql as statements
 from tests import postgres
 from tests.backends import MOUNTED, ManualClock
+from tests.concurrency.postgres_account import wrong_states
 from tests.concurrency.postgres_models import QueueModel, Sent, TransportModel
-from tests.concurrency.postgres_storm import wrong_states
 
 PAST = (-0.3, -1, -4)
 FUTURE = (0, 0, 0.001, 0.5, 2, 2, 8)
@@ -33,7 +33,7 @@ class TransportHistory:
         self._url = url
         self._engine = engine
         self._back = back
-        """Whether the clock also goes back. A caller's transaction does not set stamps that lie ahead."""
+        """Whether the clock also goes back."""
         self._clock = ManualClock(1_800_000_000.0)
         self._own: TransportRepository[str] = self._bound(engine)
         self._model = TransportModel()
@@ -114,7 +114,7 @@ class TransportHistory:
     @contextmanager
     def _any_bind(self) -> Iterator[TransportRepository[str]]:
         """In a transaction of qstore's own, or in a caller's, which commits."""
-        if self._back or self._random.random() < 0.7:
+        if self._random.random() < 0.7:
             yield self._own
             return
         with Session(self._engine) as session:

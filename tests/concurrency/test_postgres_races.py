@@ -18,7 +18,7 @@ from qstore.statement import Statement
 from qstore.transport import statements_postgresql as statements
 from tests import postgres
 from tests.backends import MOUNTED
-from tests.concurrency.postgres_storm import wrong_states
+from tests.concurrency.postgres_account import wrong_states
 
 LEVELS = ("read committed", "repeatable read", "serializable")
 

@@ -12,7 +12,8 @@ from sqlalchemy import URL
 from qstore.statement import Statement
 from qstore.transport import statements_postgresql as statements
 from tests import postgres
-from tests.concurrency.postgres_storm import Note, Plan, drained, faults, storm, wrong_states
+from tests.concurrency.postgres_account import Note, deadlocks, drained, faults, wrong_states
+from tests.concurrency.postgres_storm import Plan, end_a_session, storm
 from tests.concurrency.processes import children
 
 ISOLATIONS = ("repeatable read", "serializable")
@@ -20,22 +21,6 @@ ISOLATIONS = ("repeatable read", "serializable")
 
 def text_of(url: URL) -> str:
     return url.render_as_string(hide_password=False)
-
-
-def deadlocks(url: URL) -> int:
-    with postgres.connect(url) as connection:
-        row = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def end_a_session(url: URL, random: Random) -> None:
-    """End a session, as an operator, a failing server or a cut link does."""
-    with postgres.connect(url) as connection:
-        mine = "datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-        pids = [pid for (pid,) in connection.execute(f"SELECT pid FROM pg_stat_activity WHERE {mine}".encode())]
-        if pids:
-            connection.execute("SELECT pg_terminate_backend(%s)", (random.choice(pids),))
 
 
 def weathered(url: URL, plan: Plan, *, processes: int = 2, threads: int = 4) -> tuple[list[Note], list[object]]:
@@ -116,6 +101,5 @@ def test_the_storm_catches_a_statement_that_is_wrong(
     text = getattr(statements, name)._text
     assert right in text
     monkeypatch.setattr(statements, name, Statement(text.replace(right, wrong)))
-    monkeypatch.setattr("tests.concurrency.postgres_storm.GROUPS", 2)
-    notes = storm(lambda: None, text_of(url), "wrong", 6, Plan(claims=20))
+    notes = storm(lambda: None, text_of(url), "wrong", 6, Plan(claims=20, groups=2))
     assert faults(notes) or wrong_states(url)

@@ -111,7 +111,7 @@ def test_a_transaction_of_the_callers_counts_through_the_offset(backend: Backend
     kv = backend.localkv()
     fill(kv, 30)
     assert len(list(walk(kv, 10))) == 3
-    if backend.joins:
+    if backend.joins and backend.one_writer:  # a server is asked with the offset in any case
         assert skipped == [10, 20]
 
 

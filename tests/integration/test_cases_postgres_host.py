@@ -102,6 +102,18 @@ def test_the_connections_of_a_hosts_engine_are_as_before(url: URL, arguments: di
     assert engine.pool is not pool or type(engine.pool) is type(pool)
 
 
+def test_a_listener_that_leaves_a_new_connection_in_a_transaction_is_no_hindrance(url: URL) -> None:
+    """Many set something so. What it has set is kept, as by the first commit of the host."""
+    engine = create_engine(url, pool_size=1, max_overflow=0)
+    event.listen(engine, "connect", lambda connection, _: connection.execute("SET lock_timeout = '777ms'"))
+    engine.connect().close()  # SQLAlchemy ends that transaction of its first connection itself
+    engine.pool.dispose()
+    use_all(engine)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW lock_timeout").scalar() == "777ms"
+    engine.dispose()
+
+
 @pytest.mark.parametrize("level", ["AUTOCOMMIT", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("kind", ["session", "connection"])
 def test_a_transaction_of_any_kind_that_a_host_has_is_joined(url: URL, level: str, kind: str) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import psycopg
@@ -94,3 +96,61 @@ def test_a_repository_that_is_used_on_both_sides_of_a_fork_keeps_two_conversatio
             process.kill()
     with postgres.connect(url) as connection:
         assert connection.execute("SELECT count(*) FROM qstore_transport_messages").fetchone() == (61,)
+
+
+CLOSING = """
+import os, signal, sys
+from qstore import TransportRepository
+messages = TransportRepository.open(sys.argv[1], event_type=str)
+messages.publish("before", "e")
+if os.fork() == 0:
+    messages.close()
+    os._exit(0)
+signal.alarm(8)
+os.wait()
+messages.publish("after", "e")
+messages.close()
+"""
+
+
+def test_a_child_that_closes_a_repository_leaves_its_parents_conversation_alone(url: URL) -> None:
+    arguments = [sys.executable, "-W", "ignore", "-c", CLOSING, url.render_as_string(hide_password=False)]
+    assert subprocess.run(arguments, timeout=20, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_calls_that_are_cancelled_at_any_instant_leave_the_pool_and_its_connections_as_they_were(
+    url: URL, driver: str
+) -> None:
+    async def main() -> tuple[list[str], set[bool], int]:
+        engine = create_async_engine(url.set(drivername=f"postgresql+{driver}"), pool_size=2, max_overflow=0)
+        messages = AsyncTransportRepository(engine, event_type=str, naming=MOUNTED)
+        random, kept = Random(1), []
+
+        async def publish(number: int) -> None:
+            events = [f"{number}.0", f"{number}.1"]
+            with suppress(TimeoutError):
+                await asyncio.wait_for(messages.publish_many([(f"g{number % 3}", each) for each in events]), limit())
+                kept.extend(events)
+
+        def limit() -> float:
+            return random.choice((random.uniform(0, 0.02), 5))
+
+        for number in range(0, 240, 8):
+            await asyncio.gather(*(publish(number + n) for n in range(8)))
+        out: int = engine.sync_engine.pool.checkedout()  # type: ignore[attr-defined]  # a QueuePool's
+        async with engine.connect() as one, engine.connect() as other:
+            modes = {(await each.get_raw_connection()).autocommit for each in (one, other)}
+        await engine.dispose()
+        return kept, modes, out
+
+    kept, modes, out = asyncio.run(main())
+    with postgres.connect(url) as connection:
+        stored = [event.strip('"') for (event,) in connection.execute("SELECT event FROM qstore_transport_messages")]
+    assert (modes, out) == ({False}, 0)
+    assert set(kept) <= set(stored)
+    assert len(stored) == len(set(stored))
+    assert {each.split(".")[0] for each in stored if each.endswith(".0")} == {
+        each.split(".")[0] for each in stored if each.endswith(".1")
+    }
+    assert 0 < len(kept) < 480

@@ -14,7 +14,6 @@ from qstore.localqueue import postgresql as queue
 from qstore.localqueue.statements import ACK as QUEUE_ACK
 from qstore.statement import Statement
 from qstore.transport import statements_postgresql as transport
-from qstore.transport.statements import HOLDER
 from tests import postgres
 from tests.backends import MOUNTED
 
@@ -53,22 +52,30 @@ HOT: dict[str, tuple[str, Statement, dict[str, Any]]] = {
     "claim what has lapsed": ("transport", transport.CLAIM_FLOOR, CLAIM | {"min_priority": 0, "anyway": True}),
     "tidy": ("transport", transport.TIDY, {}),
     "tidy one group": ("transport", transport.TIDY, {}),
+    "tidy one stamp": ("transport", transport.TIDY, {}),
+    "settle one stamp": ("transport", transport.SETTLE_STAMPS, {}),
+    "lock two groups": ("transport", transport.LOCK_GROUPS, {"group_ids": ["new", "parked 9"], "priorities": [0, 0]}),
+    "publish to two": ("transport", transport.PUBLISH_ALL, {"group_ids": ["parked 8", "parked 9"], "events": ["", ""]}),
     "publish to a new group": ("transport", transport.PUBLISH, {"group_id": "new", "event": "{}", "priority": 0}),
     "publish to a group": ("transport", transport.PUBLISH, {"group_id": "parked 9", "event": "{}", "priority": 0}),
     "ack": ("transport", transport.ACK, LEASE),
     "nack": ("transport", transport.RELOCK, LEASE | {"new_holder": None, "hold": None}),
     "extend": ("transport", transport.RELOCK, LEASE | {"new_holder": "w", "hold": 30.0}),
-    "holder": ("transport", HOLDER, {"seq": 7}),
+    "holder": ("transport", transport.HOLDER, {"seq": 7}),
     "receive 1": ("localqueue", queue.RECEIVE, {"max_messages": 1, "visibility_timeout": 30_000}),
     "receive 10": ("localqueue", queue.RECEIVE, {"max_messages": 10, "visibility_timeout": 30_000}),
     "tidy the queue": ("localqueue", queue.TIDY, {}),
     "tidy one message": ("localqueue", queue.TIDY, {}),
+    "receive what has lapsed": ("localqueue", queue.RECEIVE_LAPSED, {"max_messages": 1, "visibility_timeout": 30_000}),
+    "lock a message": ("localqueue", queue.LOCK, {"id": 7}),
+    "send two": ("localqueue", queue.SEND_MANY, {"payload_types": ["text", "text"], "payload_datas": ["p", "q"]}),
     "ack of the queue": ("localqueue", QUEUE_ACK, {"id": 7, "receipt": "r7"}),
     "nack of the queue": ("localqueue", queue.NACK, {"id": 7, "receipt": "r7"}),
     "send": ("localqueue", queue.SEND, {"payload_type": "text", "payload_data": "p"}),
     "get": ("localkv", kv.GET, {"key": "key 0050000"}),
     "put": ("localkv", kv.PUT, {"key": "key 0050000", "value": b"v", "ttl": 5}),
     "put if absent": ("localkv", kv.PUT_IF_ABSENT, {"key": "key 0050010", "value": b"v", "ttl": None}),
+    "put two": ("localkv", kv.PUT_MANY, {"keys": ["key 0050000", "new"], "values": [b"v", b"w"], "ttl": 5}),
     "delete expired": ("localkv", kv.DELETE_EXPIRED, {"key": "key 0050000"}),
     "scan a page": ("localkv", kv.SCAN, {"prefix": "key 00", "end": "key 01", "offset": 0, "limit": 20}),
     "scan a rare prefix": ("localkv", kv.SCAN, {"prefix": "key 00500", "end": "key 00501", "offset": 0, "limit": 500}),
@@ -77,8 +84,11 @@ HOT: dict[str, tuple[str, Statement, dict[str, Any]]] = {
 }
 
 
+STAMP_AHEAD = f"UPDATE {{groups}} SET last_claimed_at = 1e11 WHERE group_id = 'ready {ROWS + 9}'"
 LAPSED = {
     "tidy one group": "UPDATE {groups} SET until = 1 WHERE group_id = 'parked 5'",
+    "tidy one stamp": STAMP_AHEAD,
+    "settle one stamp": STAMP_AHEAD,
     "tidy one message": "UPDATE {messages} SET visible_at = 1 WHERE id = 5",
 }
 """What happens before some of them."""
@@ -162,6 +172,9 @@ def _literal(value: Any) -> str:
         return "NULL"
     if isinstance(value, bytes):
         return f"'\\x{value.hex()}'"
+    if isinstance(value, list):
+        parts = (rf"\\x{each.hex()}" if isinstance(each, bytes) else str(each) for each in value)
+        return "'{" + ", ".join(f'"{each}"' for each in parts) + "}'"
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 

@@ -14,19 +14,20 @@ from sqlalchemy import URL
 READY = b"Z"
 """What a server says once for each round trip, when it has answered all of it."""
 
+NO_TLS = b"N"
+"""Its answer to whether it speaks TLS, and the only one that is no whole message."""
+
 
 class Wire:
     """Passes on what both sides say."""
 
-    def __init__(self, server: URL, directory: str) -> None:
-        self.url = server.set(host=None, port=5432, query={"host": directory})
+    def __init__(self, server: URL, listening: socket.socket, url: URL) -> None:
+        self.url = url
         self.trips = 0
         self._server = server
         self._sockets: list[socket.socket] = []
         self._threads: list[Thread] = []
-        self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(str(Path(directory, ".s.PGSQL.5432")))
-        self._listening.listen()
+        self._listening = listening
         self._start(self._accept)
 
     def close(self) -> None:
@@ -71,6 +72,9 @@ class Wire:
         with suppress(OSError):
             while more := server.recv(65536):
                 said += more
+                if said == NO_TLS:
+                    client.sendall(said)
+                    said = b""
                 while len(said) >= 5 and len(said) > (length := int.from_bytes(said[1:5])):
                     self.trips += said[:1] == READY
                     client.sendall(said[: length + 1])
@@ -79,10 +83,18 @@ class Wire:
 
 
 @contextmanager
-def listened_to(server: URL) -> Iterator[Wire]:
-    """A wire to a server, at a URL of its own."""
+def listened_to(server: URL, address: str | None = None) -> Iterator[Wire]:
+    """A wire to a server, at a URL of its own: of a socket in a directory, or of a port at an address of this host."""
     with TemporaryDirectory() as directory:
-        wire = Wire(server, directory)
+        if address is None:
+            listening = socket.socket(socket.AF_UNIX)
+            listening.bind(str(Path(directory, ".s.PGSQL.5432")))
+            url = server.set(host=None, port=5432, query={"host": directory})
+        else:
+            listening = socket.create_server((address, 0))
+            url = server.set(host=address, port=listening.getsockname()[1], query={})
+        listening.listen()
+        wire = Wire(server, listening, url)
         try:
             yield wire
         finally:
