@@ -184,7 +184,7 @@ def test_a_close_that_is_cancelled_closes_all_the_same_after_what_was_under_way(
             await transport.publish("g", f"{n} before")
             calls = [asyncio.ensure_future(transport.publish("g", f"{n} {each}")) for each in range(3)]
             await asyncio.sleep(0)
-            cancelled += await way(transport.close, random.uniform(0, 0.003)) is CANCELLED
+            cancelled += await way(transport.close, n and random.uniform(0, 0.003)) is CANCELLED
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert not [outcome for outcome in outcomes if isinstance(outcome, asyncio.CancelledError)]
             published |= {f'"{n} before"'} | {
