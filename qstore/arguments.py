@@ -18,6 +18,8 @@ HIGHEST_INTEGER = 2**63 - 1
 
 def text(field: str, value: str, *, at_most: int | None = None, or_empty: bool = False) -> str:
     """Check text: a `str` without NUL or lone surrogates, at most `at_most` bytes of UTF-8. Returns a plain `str`."""
+    if type(value) is str and value.isascii() and 0 < len(value) <= (at_most or len(value)) and "\0" not in value:
+        return value
     if not isinstance(value, str):
         raise InvalidType.of(field, value, "str")
     if not value and not or_empty:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, QueuePool
@@ -35,7 +35,7 @@ else:
 
 __all__ = ["AsyncBind", "AwaitedBinding", "await_to", "awaited", "is_async"]
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
 
@@ -133,23 +133,23 @@ class AwaitedBinding(Binding):
         return str(self._way().binding)
 
     @override
-    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         way = self._way()
-        call: Call[R] = Call(lambda _: way.binding.read(operation, *args, **kwargs))
+        call: Call[R] = Call(lambda _: way.binding.read(operation, *args))
         way.reading(call)
         return await_only(call.outcome(at_once=way.at_once))
 
     @override
-    def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def write(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         way = self._way()
-        call: Call[R] = Call(lambda call: way.binding.write(call.guarded(operation), *args, **kwargs))
+        call: Call[R] = Call(lambda call: way.binding.write(call.guarded(operation), *args))
         way.writing(call)
         return await_only(call.outcome(at_once=way.at_once))
 
     @override
-    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+    def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         way = self._way()
-        call: Call[None] = Call(lambda _: way.binding.tidy(operation, *args, **kwargs))
+        call: Call[None] = Call(lambda _: way.binding.tidy(operation, *args))
         way.reading(call)  # which nobody can hold up, and neither does this: it waits for no lock
         await_only(call.outcome(at_once=way.at_once))
 

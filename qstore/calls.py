@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 from weakref import WeakKeyDictionary, finalize
 
 from sqlalchemy.util import greenlet_spawn
 
 __all__ = ["Call", "Lane", "Tasks", "Withdrawn"]
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
 
@@ -62,15 +62,15 @@ class Call(Generic[R]):
                 await self._end()
             raise
 
-    def guarded(self, operation: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    def guarded(self, operation: Callable[[Any, *Ts], R]) -> Callable[[Any, *Ts], R]:
         """An operation that is undone, by Withdrawn, if the call is withdrawn before its transaction commits."""
 
-        def guarded(transaction: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def guarded(transaction: Any, /, *args: *Ts) -> R:
             self._holding = True
             self.check()
             self._interruptible = transaction.interruptible
             try:
-                result: R = transaction.run(operation, *args, **kwargs)
+                result: R = transaction.run(operation, *args)
             finally:
                 self._interruptible = False
             self.check()

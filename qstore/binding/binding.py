@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Concatenate, Never, ParamSpec, TypeVar
+from typing import Never, TypeVar, TypeVarTuple
 
 from sqlalchemy import Connection, Engine
 from typing_extensions import override
@@ -18,7 +18,7 @@ from qstore.transaction import Store, Transaction
 
 __all__ = ["Binding", "ClosedBinding", "Direct", "missing", "raise_known"]
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
 
@@ -26,15 +26,15 @@ class Binding(ABC):
     """Runs operations: each one whole or not at all, with the driver's errors told in qstore's."""
 
     @abstractmethod
-    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         """Run an operation that only reads. It never takes the write lock."""
 
     @abstractmethod
-    def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def write(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         """Run an operation with the write lock held from its start."""
 
     @abstractmethod
-    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+    def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         """Run a write that nobody asked for, if the transaction is not the caller's. Its failure is nobody's."""
 
 
@@ -42,14 +42,14 @@ class Direct(Binding):
     """Runs operations where it is called."""
 
     @override
-    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         with self._transaction(write=False) as transaction:
-            return transaction.run(operation, *args, **kwargs)
+            return transaction.run(operation, *args)
 
     @override
-    def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def write(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         with self._transaction(write=True) as transaction:
-            return transaction.run(operation, *args, **kwargs)
+            return transaction.run(operation, *args)
 
     @abstractmethod
     def _transaction(self, *, write: bool) -> AbstractContextManager[Transaction]: ...
@@ -65,12 +65,13 @@ class ClosedBinding(Binding):
         return "nothing: it is closed"
 
     @override
-    def read(self, *_: Any, **__: Any) -> Never:
+    def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> Never:
         raise QstoreError(f"this {self._repository} is closed: open another one")
 
     write = read
 
-    def tidy(self, *_: Any, **__: Any) -> None:
+    @override
+    def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         """Have nothing to write in."""
 
 

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from sqlalchemy import Engine, SingletonThreadPool, StaticPool
 from sqlalchemy.util import await_only
@@ -16,14 +16,14 @@ from typing_extensions import override
 from qstore import engines
 from qstore.binding.binding import Binding, Direct, raise_known
 from qstore.engines import File
+from qstore.engines.holding import Held
 from qstore.engines.locking import impatient, write_locked
 from qstore.errors import InvalidInput, QstoreError
-from qstore.statement import DriverStatement, Statement
 from qstore.transaction import ConnectionTransaction, DriverTransaction, Store, Transaction, seen_on
 
 __all__ = ["EngineBinding", "OpenedBinding", "ServerBinding"]
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
 CONFLICT_PAUSES = tuple(0.002 * 2 ** min(attempt, 6) for attempt in range(20))
@@ -43,10 +43,10 @@ class EngineBinding(Direct):
         return engines.described(self._engine)
 
     @override
-    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+    def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         if not engines.read_only(self._engine):
             with suppress(QstoreError, *engines.ERRORS):
-                self.write(operation, *args, **kwargs)
+                self.write(operation, *args)
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Transaction]:
@@ -69,48 +69,49 @@ class OpenedBinding(Binding):
         self._engine = engine
         self._store = store
         self._file: File = engine.get_execution_options()["qstore_file"]
-        self._statements: dict[Statement, DriverStatement] = {}
         self._seen = seen_on(engine, store.names)
 
     def __str__(self) -> str:
         return str(self._listened)
 
     @override
-    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         if engines.listened_to(self._engine):
-            return self._listened.read(operation, *args, **kwargs)
+            return self._listened.read(operation, *args)
         pool: Any = self._engine.pool
         try:
-            self._file.glance()
+            if time.monotonic() >= self._file.look_again:
+                self._file.look()
             held = pool.take()
             try:
-                transaction = DriverTransaction(held.driver, self._store, self._compiled, self._seen, held)
-                return operation(transaction, *args, **kwargs)
-            finally:
-                pool.give(held)
+                result = operation(self._on(held), *args)
+            except BaseException:
+                held.end()
+                raise
+            pool.give(held)
+            return result
         except engines.ERRORS as error:
             raise_known(error, self._engine, self._store)
 
     @override
-    def write(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def write(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         if engines.listened_to(self._engine):
-            return self._listened.write(operation, *args, **kwargs)
-        return self._write(nullcontext, operation, *args, **kwargs)
+            return self._listened.write(operation, *args)
+        return self._write(nullcontext, operation, *args)
 
     @override
-    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+    def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         if engines.listened_to(self._engine):
-            self._listened.tidy(operation, *args, **kwargs)
+            self._listened.tidy(operation, *args)
         elif not self._file.read_only:
             with suppress(QstoreError, *engines.ERRORS):
-                self._write(impatient, operation, *args, **kwargs)
+                self._write(impatient, operation, *args)
 
     def _write(
         self,
         waiting: Callable[[Any], AbstractContextManager[None]],
-        operation: Callable[Concatenate[Transaction, P], R],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        operation: Callable[[Transaction, *Ts], R],
+        *args: *Ts,
     ) -> R:
         pool: Any = self._engine.pool
         try:
@@ -120,23 +121,22 @@ class OpenedBinding(Binding):
             try:
                 with waiting(driver):
                     driver.execute("BEGIN IMMEDIATE")
-                result = operation(DriverTransaction(driver, self._store, self._compiled, self._seen), *args, **kwargs)
+                result = operation(self._on(held), *args)
                 driver.execute("COMMIT")
-                return result
             except BaseException:
-                if driver.in_transaction:  # SQLite may have rolled back by itself, a full disk for one
-                    driver.execute("ROLLBACK")
+                held.end()
                 raise
-            finally:
-                pool.give(held)
+            pool.give(held)
+            return result
         except engines.ERRORS as error:
             raise_known(error, self._engine, self._store)
 
-    def _compiled(self, statement: Statement) -> DriverStatement:
-        compiled = self._statements.get(statement)
-        if compiled is None:
-            compiled = self._statements[statement] = statement.compiled(self._store.names, self._engine.dialect)
-        return compiled
+    def _on(self, held: Held) -> DriverTransaction:
+        """The handle on a connection, which keeps it for as long as it is this store that uses it."""
+        handle: DriverTransaction | None = held.handle
+        if handle is None or handle._store is not self._store:
+            handle = held.handle = DriverTransaction(held, self._store, self._seen)
+        return handle
 
 
 class ServerBinding(Binding):
@@ -152,11 +152,11 @@ class ServerBinding(Binding):
         return engines.described(self._engine)
 
     @override
-    def read(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         for pause in (*CONFLICT_PAUSES, None):
             try:
                 with engines.connected(self._engine) as connection, engines.committing(connection):
-                    return ConnectionTransaction(connection, self._store, own=True).run(operation, *args, **kwargs)
+                    return ConnectionTransaction(connection, self._store, own=True).run(operation, *args)
             except engines.ERRORS as error:
                 if pause is None or not engines.conflict(error):
                     raise_known(error, self._engine, self._store)
@@ -166,9 +166,9 @@ class ServerBinding(Binding):
     write = read
 
     @override
-    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+    def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         with suppress(QstoreError, *engines.ERRORS):
-            self.write(operation, *args, **kwargs)
+            self.write(operation, *args)
 
 
 def _check_pool(engine: Engine) -> None:

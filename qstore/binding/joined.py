@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Never, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
@@ -20,7 +20,7 @@ from qstore.transaction import ConnectionTransaction, Store, Transaction
 
 __all__ = ["JoinedBinding"]
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
 
@@ -35,16 +35,23 @@ class JoinedBinding(Direct):
         return "the caller's transaction"
 
     @override
-    def tidy(self, operation: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> None:
+    def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         """Leave it to somebody with a transaction of their own."""
+
+    @override
+    def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
+        connection = self._joined()
+        if connection.dialect.is_async or not capabilities(connection.dialect).one_writer:
+            return super().read(operation, *args)
+        try:
+            begun(connection)
+            return operation(ConnectionTransaction(connection, self._store, own=False), *args)
+        except engines.ERRORS as error:
+            self._raise(error, connection)
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[Transaction]:
-        with engines.translated("the caller's database"):
-            connection = self._connection()
-            engines.check_back_end(connection.engine, self._store.names.naming)
-            if not connection.in_transaction():
-                connection.begin()  # what SQLAlchemy does by itself with the first statement
+        connection = self._joined()
         try:
             with ExitStack() as stack:
                 stack.enter_context(_turn(connection))
@@ -59,15 +66,31 @@ class JoinedBinding(Direct):
                     begun(connection)
                 yield ConnectionTransaction(connection, self._store, own=own)
         except engines.ERRORS as error:
-            known = engines.translate(error, engines.described(connection.engine))
-            if known is None:
-                with suppress(*engines.ERRORS):
-                    known = missing(connection, self._store.names)
-            elif capabilities(connection.dialect).one_writer and not in_transaction(connection):
-                known.add_note("SQLite has rolled back the whole transaction, with all that was done in it before.")
-            if known is None:
+            self._raise(error, connection)
+
+    def _joined(self) -> Connection:
+        """The caller's connection, in a transaction."""
+        try:
+            connection = self._connection()
+            engines.check_back_end(connection.engine, self._store.names.naming)
+            if not connection.in_transaction():
+                connection.begin()  # what SQLAlchemy does by itself with the first statement
+        except engines.ERRORS as error:
+            if (known := engines.translate(error, "the caller's database")) is None:
                 raise
             raise known from error
+        return connection
+
+    def _raise(self, error: Exception, connection: Connection) -> Never:
+        known = engines.translate(error, engines.described(connection.engine))
+        if known is None:
+            with suppress(*engines.ERRORS):
+                known = missing(connection, self._store.names)
+        elif capabilities(connection.dialect).one_writer and not in_transaction(connection):
+            known.add_note("SQLite has rolled back the whole transaction, with all that was done in it before.")
+        if known is None:
+            raise error
+        raise known from error
 
 
 _turns: WeakKeyDictionary[Connection, asyncio.Lock] = WeakKeyDictionary()

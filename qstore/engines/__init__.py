@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from logging import INFO
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -111,7 +112,7 @@ def asynchronous_extra() -> Iterator[None]:
 def check_back_end(engine: Engine, naming: Naming) -> None:
     """Refuse a back end that cannot do what the stores need."""
     if capabilities(engine.dialect).one_writer:
-        check_version(described(engine))
+        check_version(lambda: described(engine))
         if naming.schema is not None:
             raise BackendUnsupported(
                 f"expected no schema on {engine.name}, where it is another file and a transaction over two files is not"
@@ -128,7 +129,7 @@ def in_memory(engine: Engine) -> bool:
 
 def listened_to(engine: Engine) -> bool:
     """Whether somebody wants to be told of each statement (tracing, a log), as only SQLAlchemy tells them."""
-    return engine._has_events or engine._should_log_info()
+    return engine._has_events or engine.logger.isEnabledFor(INFO)
 
 
 def read_only(engine: Engine) -> bool:

@@ -28,20 +28,20 @@ SMALLEST = 512
 """Bytes: no SQLite database has a smaller page."""
 
 
-def check_version(target: str) -> None:
+def check_version(target: Callable[[], str]) -> None:
     """Refuse a SQLite older than the floor."""
     if sqlite3.sqlite_version_info < FLOOR:
         raise FormatError(
             "this Python's SQLite library is too old",
             found=f"SQLite {sqlite3.sqlite_version}",
             supported=f"SQLite {'.'.join(map(str, FLOOR))} or newer",
-            target=target,
+            target=target(),
         )
 
 
 def recognise_file(path: str, fmt: Format, naming: Naming) -> Found | None:
     """What a file holds of a format; None without a file. FormatError if it is somebody else's. Changes nothing."""
-    check_version(path)
+    check_version(lambda: path)
     refuse_other_files(path)
     return _look(path, lambda query: recognise(query, fmt, naming, path))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 from contextlib import suppress
@@ -32,11 +33,13 @@ class Memory(OrderedDict[Hashable, Any]):
 class Held:
     """A connection that is kept checked out, its driver's own, and what is remembered of one state of the database."""
 
-    __slots__ = ("_memory", "_proxy", "_state", "driver")
+    __slots__ = ("_memory", "_proxy", "_state", "driver", "handle")
 
     def __init__(self, proxy: PoolProxiedConnection) -> None:
         self._proxy = proxy
         self.driver: Any = proxy.driver_connection
+        self.handle: Any = None
+        """What its last user keeps with it."""
         self._state: object = None
         self._memory = Memory()
 
@@ -48,7 +51,10 @@ class Held:
         return self._memory
 
     def end(self) -> None:
-        """Check the connection in, or close it where it is still in a transaction."""
+        """Undo what the connection is about, and check it in; or close it where it cannot be undone."""
+        with suppress(sqlite3.Error):
+            if self.driver.in_transaction:  # SQLite may have rolled back by itself, a full disk for one
+                self.driver.execute("ROLLBACK")
         if self.driver.in_transaction:
             self._proxy.invalidate()
         self._proxy.close()
@@ -70,8 +76,8 @@ class HoldingPool(QueuePool):
             return Held(self.connect())
 
     def give(self, held: Held) -> None:
-        """Give a connection back, in a transaction or not."""
-        if len(self._held) >= MOST or held.driver.in_transaction:
+        """Give a connection back that is in no transaction. Any other one has to be ended."""
+        if len(self._held) >= MOST:
             held.end()
             return
         self._held.append(held)

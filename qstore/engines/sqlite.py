@@ -41,7 +41,7 @@ def create(path: str, *, read_only: bool, durability: Durability, exists: bool =
 
     With `exists` it is the file that is there now, and no other one is ever made in its place.
     """
-    check_version(path)
+    check_version(lambda: path)
     if durability not in _SYNCHRONOUS:
         raise InvalidInput("durability", f"expected 'full' or 'normal', found {shown(durability)}")
     file = File(path, read_only=read_only, durability=durability)
@@ -85,7 +85,8 @@ class File:
         self.synchronous = _SYNCHRONOUS[durability]
         self.identity: tuple[int, int] | None = None
         self.lost = False
-        self._look_again = 0.0
+        self.look_again = 0.0
+        """When, by `time.monotonic`, a read is to check again."""
         self.connections: WeakSet[_Connection] = WeakSet()
 
     def connect(self) -> sqlite3.Connection:
@@ -126,12 +127,10 @@ class File:
         self.identity = self._found()
         self.lost = self.identity is None
 
-    def glance(self) -> None:
-        """Check, unless that was done a moment ago: it takes as long as a read."""
-        now = time.monotonic()
-        if now >= self._look_again:
-            self.check()
-            self._look_again = now + MOMENT
+    def look(self) -> None:
+        """Check, for all reads of the next moment: it takes as long as one."""
+        self.check()
+        self.look_again = time.monotonic() + MOMENT
 
     def check(self) -> None:
         """Refuse to go on with a file that nobody can find any more. Looks at the path alone: never opens the file."""

@@ -160,17 +160,15 @@ class LocalKvRepository(Repository):
 
     def _key(self, key: str) -> str:
         key = text("key", key, at_most=LONGEST_KEY)
-        self._check_portable("key", key)
+        if self._portable:
+            _check_portable("key", key)
         return key
 
     def _prefix(self, prefix: str) -> str:
         prefix = text("prefix", prefix, or_empty=not self._portable)
-        self._check_portable("prefix", prefix)
+        if self._portable:
+            _check_portable("prefix", prefix)
         return prefix
-
-    def _check_portable(self, field: str, key: str) -> None:
-        if self._portable and not _PORTABLE_KEY.fullmatch(key):
-            raise InvalidInput(field, f"expected only a-z A-Z 0-9 - _ : . (portable=True), found {shown(key)}")
 
     def _value(self, value: Value) -> bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)):
@@ -248,6 +246,11 @@ class AsyncLocalKvRepository(AsyncRepository):
         while page := await self._run(next, pages, None):
             for item in page:
                 yield item
+
+
+def _check_portable(field: str, key: str) -> None:
+    if not _PORTABLE_KEY.fullmatch(key):
+        raise InvalidInput(field, f"expected only a-z A-Z 0-9 - _ : . (portable=True), found {shown(key)}")
 
 
 def _ttl(ttl: Seconds | None) -> int | None:

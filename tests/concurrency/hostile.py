@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
-
-from sqlalchemy.dialects import sqlite
 
 from qstore import Naming
 from qstore.formats import ADDITIONS, Addition
@@ -18,7 +17,6 @@ from qstore.transaction import DriverTransaction, Seen, Store
 from tests.concurrency import histories
 
 CONFLICTS = ("", "", "OR IGNORE ", "OR REPLACE ", "OR REPLACE ", "OR FAIL ", "OR ABORT ", "OR ROLLBACK ")
-DIALECT = sqlite.dialect()
 
 Command = tuple[str, Sequence[Any]]
 
@@ -43,12 +41,8 @@ class Hostile(ABC):
         self.steps: list[str] = []
         self.comparisons = 0
         self.found = 0
-        self.tx = DriverTransaction(
-            self.ours,
-            Store(self.names, lambda: self.now),
-            lambda statement: statement.compiled(self.names, DIALECT),
-            Seen(),
-        )
+        held: Any = SimpleNamespace(driver=self.ours)
+        self.tx = DriverTransaction(held, Store(self.names, lambda: self.now), Seen())
 
     def close(self) -> None:
         self.ours.close()

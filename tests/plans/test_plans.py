@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.dialects import sqlite
 
 from qstore import NATIVE, Naming
 from qstore.formats import ADDITIONS, FORMATS
@@ -21,7 +21,6 @@ from qstore.statement import Statement
 from qstore.transport import statements as transport
 from tests.backends import MOUNTED
 
-DIALECT = sqlite.dialect()
 MESSAGES = 3000
 NOW = 1_700_000_000
 
@@ -98,8 +97,8 @@ def hot(store: str) -> dict[str, list[Statement]]:
 
 
 def plan(connection: sqlite3.Connection, statement: Statement, store: str, naming: Naming) -> list[str]:
-    sql, binds = statement.compiled(naming.of(store), DIALECT)
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", [1] * len(binds)).fetchall()]
+    sql = f"EXPLAIN QUERY PLAN {statement.rendered(naming.of(store))}"
+    return [row[3] for row in connection.execute(sql, defaultdict(lambda: 1)).fetchall()]
 
 
 def test_no_hot_statement_scans_or_sorts(filled: sqlite3.Connection, store: str, naming: Naming) -> None:
