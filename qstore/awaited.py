@@ -1,6 +1,6 @@
 """Bindings for the async twins. An operation runs in a thread or a task of its own, and is awaited from a greenlet.
 
-A twin calls the sync repository's method within SQLAlchemy's `greenlet_spawn`, so that all its logic is the sync one's:
+A twin calls the sync repository's method as one that may `suspend` itself, so that all its logic is the sync one's:
 arguments are checked and records made in the caller's task, and only the operation goes elsewhere.
 """
 
@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, QueuePool
 from sqlalchemy.orm import Session
-from sqlalchemy.util import await_only
 from typing_extensions import override
 
 from qstore.binding import Bind, Binding, bind_to
@@ -23,6 +22,7 @@ from qstore.clock import Clock
 from qstore.engines import asynchronous_extra, companion, listened_to
 from qstore.errors import InvalidInput, InvalidType
 from qstore.naming import Naming
+from qstore.suspending import suspend
 from qstore.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -137,21 +137,21 @@ class AwaitedBinding(Binding):
         way = self._way()
         call: Call[R] = Call(lambda _: way.binding.read(operation, *args))
         way.reading(call)
-        return await_only(call.outcome(at_once=way.at_once))
+        return suspend(call.outcome(at_once=way.at_once))
 
     @override
     def write(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         way = self._way()
         call: Call[R] = Call(lambda call: way.binding.write(call.guarded(operation), *args))
         way.writing(call)
-        return await_only(call.outcome(at_once=way.at_once))
+        return suspend(call.outcome(at_once=way.at_once))
 
     @override
     def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         way = self._way()
         call: Call[None] = Call(lambda _: way.binding.tidy(operation, *args))
         way.reading(call)  # which nobody can hold up, and neither does this: it waits for no lock
-        await_only(call.outcome(at_once=way.at_once))
+        suspend(call.outcome(at_once=way.at_once))
 
 
 def _always(way: _Way) -> Binding:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.util import greenlet_spawn
 
 from qstore.binding import Binding, ClosedBinding
+from qstore.suspending import suspendable
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -91,7 +90,7 @@ class AsyncRepository:
 
     async def _run(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a method of the sync repository. What its binding awaits is awaited here."""
-        return await greenlet_spawn(partial(method, *args, **kwargs))
+        return await suspendable(method, *args, **kwargs)
 
 
 class Opening(Generic[A]):
