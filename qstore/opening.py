@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["naming_at", "open_async_store", "open_store"]
 
 
-def open_store(store: str, url: URL, *, create: bool, durability: Durability) -> Engine:
+def open_store(store: str, url: URL, *, create: bool, durability: Durability, fair: bool) -> Engine:
     """An engine on a native file that holds the store. FormatError, and the file as it was, if it cannot.
 
     A new store is made at its newest revision; one that is there stays at its own, and if that is noted it is only
@@ -45,7 +45,7 @@ def open_store(store: str, url: URL, *, create: bool, durability: Durability) ->
         if not create:
             raise _absent("no file" if there is None else "no complete store", store, path)
         _make_directory(os.path.dirname(path))
-    engine = sqlite.create(path, read_only=False, durability=durability, exists=there is not None)
+    engine = sqlite.create(path, read_only=False, durability=durability, fair=fair, exists=there is not None)
     try:
         if create and (there is None or not there.complete or not there.revisions):
             from qstore import revisions  # noqa: PLC0415  it imports Alembic, which takes longer than all the rest
@@ -83,7 +83,7 @@ def _make_on_server(store: str, engine: Engine, *, create: bool) -> None:
         revisions.upgrade(engine, SERVER, (store,))
 
 
-async def open_async_store(store: str, url: URL, *, create: bool, durability: Durability) -> AsyncEngine:
+async def open_async_store(store: str, url: URL, *, create: bool, durability: Durability, fair: bool) -> AsyncEngine:
     """As `open_store`, in a thread."""
     with asynchronous_extra():
         from qstore.engines import asynchronous  # noqa: PLC0415  needs the extra
@@ -91,7 +91,7 @@ async def open_async_store(store: str, url: URL, *, create: bool, durability: Du
         return await _open_async_on_server(store, url, create=create)
     lane = Lane(1)
     opened: list[Engine] = []
-    call = Call[None](lambda _: opened.append(open_store(store, url, create=create, durability=durability)))
+    call = Call[None](lambda _: opened.append(open_store(store, url, create=create, durability=durability, fair=fair)))
     lane.put(call)
     try:
         await call.outcome()

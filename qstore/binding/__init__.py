@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines
 from qstore.binding.binding import Binding, ClosedBinding
-from qstore.binding.engine import EngineBinding, OpenedBinding, ServerBinding
+from qstore.binding.engine import EngineBinding, ServerBinding
 from qstore.binding.joined import JoinedBinding
+from qstore.binding.opened import OpenedBinding
 from qstore.capabilities import capabilities
 from qstore.clock import Clock
 from qstore.engines import Bind

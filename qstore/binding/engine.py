@@ -6,8 +6,8 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, TypeVar, TypeVarTuple
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TypeVar, TypeVarTuple
 
 from sqlalchemy import Engine, SingletonThreadPool, StaticPool
 from sqlalchemy.util import await_only
@@ -15,13 +15,11 @@ from typing_extensions import override
 
 from qstore import engines
 from qstore.binding.binding import Binding, Direct, raise_known
-from qstore.engines import File
-from qstore.engines.holding import Held
-from qstore.engines.locking import impatient, write_locked
+from qstore.engines.locking import write_locked
 from qstore.errors import InvalidInput, QstoreError
-from qstore.transaction import ConnectionTransaction, DriverTransaction, Store, Transaction, seen_on
+from qstore.transaction import ConnectionTransaction, Store, Transaction
 
-__all__ = ["EngineBinding", "OpenedBinding", "ServerBinding"]
+__all__ = ["EngineBinding", "ServerBinding"]
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
@@ -59,84 +57,6 @@ class EngineBinding(Direct):
                 yield ConnectionTransaction(connection, self._store, own=True)
         except engines.ERRORS as error:
             raise_known(error, self._engine, self._store)
-
-
-class OpenedBinding(Binding):
-    """An engine that qstore opened: statements run on the driver's connection, unless somebody listens to them."""
-
-    def __init__(self, engine: Engine, store: Store) -> None:
-        self._listened = EngineBinding(engine, store)
-        self._engine = engine
-        self._store = store
-        self._file: File = engine.get_execution_options()["qstore_file"]
-        self._seen = seen_on(engine, store.names)
-
-    def __str__(self) -> str:
-        return str(self._listened)
-
-    @override
-    def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
-        if engines.listened_to(self._engine):
-            return self._listened.read(operation, *args)
-        pool: Any = self._engine.pool
-        try:
-            if time.monotonic() >= self._file.look_again:
-                self._file.look()
-            held = pool.take()
-            try:
-                result = operation(self._on(held), *args)
-            except BaseException:
-                held.end()
-                raise
-            pool.give(held)
-            return result
-        except engines.ERRORS as error:
-            raise_known(error, self._engine, self._store)
-
-    @override
-    def write(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
-        if engines.listened_to(self._engine):
-            return self._listened.write(operation, *args)
-        return self._write(nullcontext, operation, *args)
-
-    @override
-    def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
-        if engines.listened_to(self._engine):
-            self._listened.tidy(operation, *args)
-        elif not self._file.read_only:
-            with suppress(QstoreError, *engines.ERRORS):
-                self._write(impatient, operation, *args)
-
-    def _write(
-        self,
-        waiting: Callable[[Any], AbstractContextManager[None]],
-        operation: Callable[[Transaction, *Ts], R],
-        *args: *Ts,
-    ) -> R:
-        pool: Any = self._engine.pool
-        try:
-            self._file.check()
-            held = pool.take()
-            driver = held.driver
-            try:
-                with waiting(driver):
-                    driver.execute("BEGIN IMMEDIATE")
-                result = operation(self._on(held), *args)
-                driver.execute("COMMIT")
-            except BaseException:
-                held.end()
-                raise
-            pool.give(held)
-            return result
-        except engines.ERRORS as error:
-            raise_known(error, self._engine, self._store)
-
-    def _on(self, held: Held) -> DriverTransaction:
-        """The handle on a connection, which keeps it for as long as it is this store that uses it."""
-        handle: DriverTransaction | None = held.handle
-        if handle is None or handle._store is not self._store:
-            handle = held.handle = DriverTransaction(held, self._store, self._seen)
-        return handle
 
 
 class ServerBinding(Binding):

@@ -67,21 +67,27 @@ Bind = Engine | Connection | Session | scoped_session[Any]
 """An Engine: a transaction of qstore's own. A Connection or Session: the caller's transaction is joined."""
 
 
-def open_engine(target: Target, *, read_only: bool = False, durability: Durability = "full") -> Engine:
+def open_engine(
+    target: Target, *, read_only: bool = False, durability: Durability = "full", fair: bool = True
+) -> Engine:
     """Open an engine on a database, with the settings that the stores are made for.
 
     A path opens exactly that file. SQLite: write-ahead log, a wait of up to 5 s for the write lock, foreign keys on,
     and `synchronous=FULL` (a commit outlives a power cut) or, with `durability="normal"`, NORMAL (it outlives a crash
     of the process, and a power cut may take back the newest). `read_only` never creates or changes the file. The
     file is opened with the first connection; FormatError there if it is no database, and nothing is changed then.
+    `fair`: processes that have to wait for the write lock take turns, by way of a small file beside the database
+    (its name and `-turns`) that the first to wait makes; False, or where it cannot be made: as it comes.
     """
     url = of_file(target)
     if url.get_backend_name() == "postgresql":
         return postgresql.create(url, read_only=read_only)
-    return sqlite.create(url.database or "", read_only=read_only, durability=durability)
+    return sqlite.create(url.database or "", read_only=read_only, durability=durability, fair=fair)
 
 
-def open_async_engine(target: Target, *, read_only: bool = False, durability: Durability = "full") -> AsyncEngine:
+def open_async_engine(
+    target: Target, *, read_only: bool = False, durability: Durability = "full", fair: bool = True
+) -> AsyncEngine:
     """Open an async engine, otherwise as `open_engine`. BackendUnsupported without the extra `async`.
 
     Repositories on it run each operation as a whole in a thread of their own connections, and not through the engine's
@@ -92,7 +98,7 @@ def open_async_engine(target: Target, *, read_only: bool = False, durability: Du
     url = of_file(target)
     if url.get_backend_name() == "postgresql":
         return postgresql.create_async(url, read_only=read_only)
-    engine = sqlite.create(url.database or "", read_only=read_only, durability=durability)
+    engine = sqlite.create(url.database or "", read_only=read_only, durability=durability, fair=fair)
     return asynchronous.create(engine, Companion(engine))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import QueuePool
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
@@ -33,11 +33,17 @@ class Memory(OrderedDict[Hashable, Any]):
 class Held:
     """A connection that is kept checked out, its driver's own, and what is remembered of one state of the database."""
 
-    __slots__ = ("_memory", "_proxy", "_state", "driver", "handle")
+    __slots__ = ("_memory", "_proxy", "_state", "driver", "handle", "patience")
 
     def __init__(self, proxy: PoolProxiedConnection) -> None:
         self._proxy = proxy
-        self.driver: Any = proxy.driver_connection
+        driver: Any = proxy.driver_connection
+        self.driver = driver
+        # Who waits for a lock does so with more care than SQLite.
+        [timeout] = driver.execute("PRAGMA busy_timeout").fetchone()
+        driver.execute("PRAGMA busy_timeout = 0")
+        self.patience = timeout / 1000
+        """Seconds that the connection would wait for a lock."""
         self.handle: Any = None
         """What its last user keeps with it."""
         self._state: object = None
@@ -50,11 +56,16 @@ class Held:
             self._state = state
         return self._memory
 
+    def undo(self) -> None:
+        """Roll back, unless SQLite has done so by itself, for a full disk say."""
+        if self.driver.in_transaction:
+            self.driver.execute("ROLLBACK")
+
     def end(self) -> None:
         """Undo what the connection is about, and check it in; or close it where it cannot be undone."""
         with suppress(sqlite3.Error):
-            if self.driver.in_transaction:  # SQLite may have rolled back by itself, a full disk for one
-                self.driver.execute("ROLLBACK")
+            self.undo()
+            self.driver.execute(f"PRAGMA busy_timeout = {self.patience * 1000:.0f}")
         if self.driver.in_transaction:
             self._proxy.invalidate()
         self._proxy.close()
@@ -67,6 +78,8 @@ class HoldingPool(QueuePool):
         super().__init__(*args, **kwargs)
         self._held: deque[Held] = deque()
         self._open = True
+        self.closing: Callable[[], None] = lambda: None
+        """What is to be done when the pool is disposed of."""
 
     def take(self) -> Held:
         """A connection that nobody else uses until it is given back."""
@@ -99,6 +112,13 @@ class HoldingPool(QueuePool):
         self._open = False
         self._let_go()
         super().dispose()
+        self.closing()
+
+    def recreate(self) -> HoldingPool:
+        """One that takes this one's place after it was disposed of."""
+        pool = cast("HoldingPool", super().recreate())
+        pool.closing = self.closing
+        return pool
 
     def _let_go(self) -> None:
         while self._held:

@@ -21,22 +21,11 @@ from sqlalchemy.util import await_only
 from qstore.engines.results import LOCK_TAKEN, SNAPSHOT_LOST, described
 from qstore.errors import BackendUnsupported, StoreBusy
 
-__all__ = ["begun", "impatient", "in_transaction", "savepoint", "write_locked"]
+__all__ = ["begun", "in_transaction", "savepoint", "write_locked"]
 
 # The one statement that takes the write lock without a table to name. It waits for it as any first write does. (With
 # auto_vacuum=INCREMENTAL it also gives one free page back.)
 WRITE_NOTHING = "PRAGMA incremental_vacuum(1)"
-
-
-@contextmanager
-def impatient(driver: Any) -> Iterator[None]:
-    """Wait for no lock meanwhile, on a driver's connection of sqlite3's."""
-    [(timeout,)] = driver.execute("PRAGMA busy_timeout").fetchall()
-    try:
-        driver.execute("PRAGMA busy_timeout = 0")
-        yield
-    finally:
-        driver.execute(f"PRAGMA busy_timeout = {int(timeout)}")
 
 
 def begun(connection: Connection) -> None:

@@ -18,9 +18,11 @@ __all__ = [
     "ERRORS",
     "LOCK_TAKEN",
     "SNAPSHOT_LOST",
+    "busy",
     "conflict",
     "described",
     "in_one_line",
+    "kept_out",
     "moved",
     "opened_path",
     "primary",
@@ -112,10 +114,7 @@ def _of_sqlite(error: sqlite3.Error, target: str) -> QstoreError | None:
         case sqlite3.SQLITE_BUSY if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
             return StoreBusy(SNAPSHOT_LOST.format(target=target, name=name))
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return StoreBusy(
-                f"{target}: another connection kept the write lock for the whole of the wait"
-                f" ({BUSY_TIMEOUT:g} s unless set otherwise). Nothing was changed: repeat the call ({name})"
-            )
+            return kept_out(target, name)
         # SQLite has no code of its own for a log that may not grow, or an index of it that finds no room.
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR if code in NO_ROOM:
             return StoreFull(
@@ -145,6 +144,14 @@ def _of_sqlite(error: sqlite3.Error, target: str) -> QstoreError | None:
             return None
 
 
+def kept_out(target: str, name: str = "SQLITE_BUSY") -> StoreBusy:
+    """The error for one who has not had the write lock in time."""
+    return StoreBusy(
+        f"{target}: another connection kept the write lock for the whole of the wait"
+        f" ({BUSY_TIMEOUT:g} s unless set otherwise). Nothing was changed: repeat the call ({name})"
+    )
+
+
 def moved(target: str) -> FormatError:
     """The error for a file that was deleted or replaced while it was open."""
     return FormatError(
@@ -153,6 +160,11 @@ def moved(target: str) -> FormatError:
         supported="the file that was opened",
         target=target,
     )
+
+
+def busy(error: BaseException) -> bool:
+    """Whether SQLite says that another connection has a lock."""
+    return isinstance(error, sqlite3.Error) and primary(error) == sqlite3.SQLITE_BUSY
 
 
 def primary(error: sqlite3.Error) -> int | None:

@@ -6,7 +6,7 @@ import ctypes
 import os
 import sqlite3
 import time
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from weakref import WeakSet
 
 from sqlalchemy import URL, Engine, create_engine, event
@@ -14,7 +14,9 @@ from sqlalchemy import URL, Engine, create_engine, event
 from qstore.engines.files import check_version, log_waits, patiently, refuse_other_files, uri
 from qstore.engines.forking import renewed_in_children
 from qstore.engines.holding import HoldingPool
+from qstore.engines.line import Line
 from qstore.engines.results import BUSY_TIMEOUT, moved, translated
+from qstore.engines.turns import Turns
 from qstore.errors import FormatError, InvalidInput, shown
 
 __all__ = ["Durability", "File", "create", "prepare", "refuse_memory"]
@@ -36,7 +38,7 @@ MOMENT = 0.05
 _SYNCHRONOUS = {"full": "FULL", "normal": "NORMAL"}
 
 
-def create(path: str, *, read_only: bool, durability: Durability, exists: bool = False) -> Engine:
+def create(path: str, *, read_only: bool, durability: Durability, fair: bool, exists: bool = False) -> Engine:
     """An engine on one file, given by its absolute path. Nothing is opened before the first connection.
 
     With `exists` it is the file that is there now, and no other one is ever made in its place.
@@ -44,7 +46,7 @@ def create(path: str, *, read_only: bool, durability: Durability, exists: bool =
     check_version(lambda: path)
     if durability not in _SYNCHRONOUS:
         raise InvalidInput("durability", f"expected 'full' or 'normal', found {shown(durability)}")
-    file = File(path, read_only=read_only, durability=durability)
+    file = File(path, read_only=read_only, durability=durability, fair=fair)
     if exists:
         file.identify()
     engine = create_engine(
@@ -53,6 +55,7 @@ def create(path: str, *, read_only: bool, durability: Durability, exists: bool =
         poolclass=HoldingPool,
         execution_options={"qstore_file": file},
     )
+    cast("HoldingPool", engine.pool).closing = file.turns.close
     prepare(engine, file)
     return engine
 
@@ -79,7 +82,7 @@ def refuse_memory(database: str | None) -> None:
 class File:
     """Opens connections to one file, and sees to it that they all have the same one."""
 
-    def __init__(self, path: str, *, read_only: bool, durability: Durability) -> None:
+    def __init__(self, path: str, *, read_only: bool, durability: Durability, fair: bool) -> None:
         self.path = path
         self.read_only = read_only
         self.synchronous = _SYNCHRONOUS[durability]
@@ -88,6 +91,8 @@ class File:
         self.look_again = 0.0
         """When, by `time.monotonic`, a read is to check again."""
         self.connections: WeakSet[_Connection] = WeakSet()
+        self.line = Line()
+        self.turns = Turns(path, fair=fair)
 
     def connect(self) -> sqlite3.Connection:
         """A new connection with the settings of every store."""
@@ -148,6 +153,7 @@ class File:
         for connection in self.connections:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
         self.connections = WeakSet()
+        self.line = Line()  # the threads that wait in it are the parent's
 
     def _found(self) -> tuple[int, int] | None:
         try:

@@ -66,6 +66,7 @@ class LocalKvRepository(Repository):
         create: bool = True,
         clock: Clock | None = None,
         durability: Durability = "full",
+        fair: bool = True,
         portable: bool = False,
     ) -> Self:
         """Open the store `localkv.sqlite` in a directory, and make both if they are not there (`create`).
@@ -74,7 +75,7 @@ class LocalKvRepository(Repository):
         changed, if the file is something else, or not there and `create` is False.
         """
         url = in_directory(data_dir_or_url, "localkv.sqlite")
-        engine = open_store("localkv", url, create=create, durability=durability)
+        engine = open_store("localkv", url, create=create, durability=durability, fair=fair)
         return owning(engine, lambda: cls(engine, naming=naming_at(url), clock=clock, portable=portable))
 
     def get(self, key: str) -> bytes | None:
@@ -203,11 +204,12 @@ class AsyncLocalKvRepository(AsyncRepository):
         create: bool = True,
         clock: Clock | None = None,
         durability: Durability = "full",
+        fair: bool = True,
         portable: bool = False,
     ) -> Opening[Self]:
         """Open a store as `LocalKvRepository.open`: `await` it, or use it in `async with`, which also closes it."""
         url = in_directory(data_dir_or_url, "localkv.sqlite")
-        engine = open_async_store("localkv", url, create=create, durability=durability)
+        engine = open_async_store("localkv", url, create=create, durability=durability, fair=fair)
         return Opening(engine, lambda engine: cls(engine, naming=naming_at(url), clock=clock, portable=portable))
 
     async def get(self, key: str) -> bytes | None:

@@ -11,7 +11,18 @@ from qstore.formats import LOCALQUEUE_V1_1
 from qstore.localqueue import statements
 from qstore.transaction import Row, Transaction
 
-__all__ = ["Delivered", "Receipt", "ack", "nack", "purge", "receive", "refuse_if_there", "send", "send_many"]
+__all__ = [
+    "Delivered",
+    "Receipt",
+    "ack",
+    "ack_many",
+    "nack",
+    "purge",
+    "receive",
+    "refuse_if_there",
+    "send",
+    "send_many",
+]
 
 Delivered = tuple[int, str, bytes, bytes, int]
 """id, receipt, payload type and data as stored, attempt."""
@@ -48,6 +59,12 @@ def ack(tx: Transaction, receipt: Receipt) -> None:
     id, uuid = receipt
     if not tx.change(statements.ACK, id=id, receipt=uuid):
         refuse_if_there(tx, id, "ack")
+
+
+def ack_many(tx: Transaction, receipts: Sequence[Receipt]) -> None:
+    """Remove the messages that are still under these receipts, or none where one was delivered again."""
+    for receipt in receipts:
+        ack(tx, receipt)
 
 
 def nack(tx: Transaction, receipt: Receipt) -> None:

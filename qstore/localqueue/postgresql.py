@@ -13,7 +13,7 @@ from qstore.localqueue.statements import ACK
 from qstore.statement import SERVER_MILLISECONDS, Statement
 from qstore.transaction import MOST_TIDIED, Transaction, keeps_snapshot, parallel, tidied
 
-__all__ = ["ack", "nack", "receive", "send", "send_many"]
+__all__ = ["ack", "ack_many", "nack", "receive", "send", "send_many"]
 
 SEND = Statement(f"""
     INSERT INTO {{messages}} (payload_type, payload_data, enqueued_at, visible_at)
@@ -140,6 +140,14 @@ def ack(tx: Transaction, receipt: Receipt) -> None:
     id, uuid = receipt
     if not tx.change(ACK, id=id, receipt=uuid):
         _refuse_if_there(tx, id, "ack")
+
+
+@parallel(operations.ack_many)
+def ack_many(tx: Transaction, receipts: Sequence[Receipt]) -> None:
+    """Remove the messages that are still under these receipts, or none where one was delivered again."""
+    with tx.together():
+        for receipt in sorted(receipts):  # so that rows are locked in one order
+            ack(tx, receipt)
 
 
 @parallel(operations.nack)

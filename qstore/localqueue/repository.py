@@ -55,6 +55,7 @@ class LocalQueueRepository(Repository):
         create: bool = True,
         clock: Clock | None = None,
         durability: Durability = "full",
+        fair: bool = True,
     ) -> Self:
         """Open the store `localqueue.sqlite` in a directory, and make both if they are not there (`create`).
 
@@ -62,7 +63,7 @@ class LocalQueueRepository(Repository):
         changed, if the file is something else, or not there and `create` is False.
         """
         url = in_directory(data_dir_or_url, "localqueue.sqlite")
-        engine = open_store("localqueue", url, create=create, durability=durability)
+        engine = open_store("localqueue", url, create=create, durability=durability, fair=fair)
         return owning(engine, lambda: cls(engine, naming=naming_at(url), clock=clock))
 
     def send(self, payload: Payload) -> int:
@@ -101,6 +102,12 @@ class LocalQueueRepository(Repository):
         if (receipt := _receipt(receipt_handle)) is not None:
             self._binding.write(operations.ack, receipt)
 
+    def ack_many(self, receipt_handles: Iterable[str]) -> None:
+        """Settle deliveries, all in one transaction. StaleReceipt as in `ack`, and then none of them is settled."""
+        given = several("receipt_handles", receipt_handles, "receipt handles")
+        receipts = [receipt for handle in given if (receipt := _receipt(handle)) is not None]
+        self._binding.write(operations.ack_many, receipts)
+
     def nack(self, receipt_handle: str) -> None:
         """Give a message back, to be delivered again at once; its attempts stay counted. Otherwise as `ack`."""
         if (receipt := _receipt(receipt_handle)) is not None:
@@ -133,10 +140,11 @@ class AsyncLocalQueueRepository(AsyncRepository):
         create: bool = True,
         clock: Clock | None = None,
         durability: Durability = "full",
+        fair: bool = True,
     ) -> Opening[Self]:
         """Open a store as `LocalQueueRepository.open`: `await` it, or use it in `async with`, which also closes it."""
         url = in_directory(data_dir_or_url, "localqueue.sqlite")
-        engine = open_async_store("localqueue", url, create=create, durability=durability)
+        engine = open_async_store("localqueue", url, create=create, durability=durability, fair=fair)
         return Opening(engine, lambda engine: cls(engine, naming=naming_at(url), clock=clock))
 
     async def send(self, payload: Payload) -> int:
@@ -154,6 +162,10 @@ class AsyncLocalQueueRepository(AsyncRepository):
     async def ack(self, receipt_handle: str) -> None:
         """As `LocalQueueRepository.ack`."""
         await self._run(self._behind.ack, receipt_handle)
+
+    async def ack_many(self, receipt_handles: Iterable[str]) -> None:
+        """As `LocalQueueRepository.ack_many`."""
+        await self._run(self._behind.ack_many, receipt_handles)
 
     async def nack(self, receipt_handle: str) -> None:
         """As `LocalQueueRepository.nack`."""

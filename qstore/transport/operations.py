@@ -9,7 +9,20 @@ from qstore.formats import TRANSPORT_V1_1
 from qstore.transaction import Row, Transaction
 from qstore.transport import statements
 
-__all__ = ["PARKED", "Claimed", "Fence", "ack", "claim", "extend", "gone", "nack", "publish", "publish_many", "stale"]
+__all__ = [
+    "PARKED",
+    "Claimed",
+    "Fence",
+    "ack",
+    "ack_many",
+    "claim",
+    "extend",
+    "gone",
+    "nack",
+    "publish",
+    "publish_many",
+    "stale",
+]
 
 PARKED = "__parked__"
 """What the seed writes in place of a worker's id while a message is parked."""
@@ -54,6 +67,12 @@ def ack(tx: Transaction, fence: Fence) -> None:
         tx.change(statements.ACK_GROUP, group_id=group_id)
     else:
         _refuse_if_there(tx, fence, "ack")
+
+
+def ack_many(tx: Transaction, fences: Sequence[Fence]) -> None:
+    """Remove all messages, or none where a lease is stale."""
+    for fence in fences:
+        ack(tx, fence)
 
 
 def nack(tx: Transaction, fence: Fence, delay: float) -> None:

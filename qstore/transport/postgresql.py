@@ -15,7 +15,7 @@ from qstore.transport import operations
 from qstore.transport import statements_postgresql as statements
 from qstore.transport.operations import PARKED, Claimed, Fence, gone, stale
 
-__all__ = ["ack", "claim", "extend", "nack", "publish", "publish_many"]
+__all__ = ["ack", "ack_many", "claim", "extend", "nack", "publish", "publish_many"]
 
 MOST_RACES = 100
 """Publishes that may come between an ack and the group's lock before it gives up."""
@@ -63,6 +63,14 @@ def ack(tx: Transaction, fence: Fence) -> None:
         if tx.row(statements.ACK, **binds, now=tx.given_now()) is not None or not _raced(tx, fence, "ack"):
             return
     raise _unsettled(fence, "ack")
+
+
+@parallel(operations.ack_many)
+def ack_many(tx: Transaction, fences: Sequence[Fence]) -> None:
+    """Remove all messages, or none where a lease is stale. Groups are locked in one order."""
+    with tx.together():
+        for fence in sorted(fences, key=lambda fence: (fence[1], fence[0])):
+            ack(tx, fence)
 
 
 @parallel(operations.nack)

@@ -60,14 +60,15 @@ class TransportRepository(Repository, Generic[EventT]):
         create: bool = True,
         clock: Clock | None = None,
         durability: Durability = "full",
+        fair: bool = True,
     ) -> Self:
         """Open a store in a file, and make it if it is not there (`create`). The repository owns its engine: close it.
 
         `target`: a path, an existing directory (then `transport.sqlite` in it), or a SQLAlchemy URL. FormatError, and
-        nothing is changed, if it is something else, or not there and `create` is False.
+        nothing is changed, if it is something else, or not there and `create` is False. `fair` as in `open_engine`.
         """
         url = of_file(target, "transport.sqlite")
-        engine = open_store("transport", url, create=create, durability=durability)
+        engine = open_store("transport", url, create=create, durability=durability, fair=fair)
         return owning(engine, lambda: cls(engine, event_type=event_type, naming=naming_at(url), clock=clock))
 
     def publish(self, group_id: str, event: EventT, priority: int = 0) -> int:
@@ -107,6 +108,10 @@ class TransportRepository(Repository, Generic[EventT]):
         A lease that has lapsed is good for as long as nobody else claimed the message; after that it is StaleLease.
         """
         self._binding.write(operations.ack, _fence(lease))
+
+    def ack_many(self, leases: Iterable[Lease[EventT]]) -> None:
+        """Settle messages, all in one transaction. StaleLease as in `ack`, and then none of them is settled."""
+        self._binding.write(operations.ack_many, [_fence(lease) for lease in several("leases", leases, "leases")])
 
     def nack(self, lease: Lease[EventT], delay: Seconds = 0) -> None:
         """Give a message back, to be delivered again: at once, or after `delay` seconds.
@@ -164,10 +169,11 @@ class AsyncTransportRepository(AsyncRepository, Generic[EventT]):
         create: bool = True,
         clock: Clock | None = None,
         durability: Durability = "full",
+        fair: bool = True,
     ) -> Opening[Self]:
         """Open a store as `TransportRepository.open`: `await` it, or use it in `async with`, which also closes it."""
         url = of_file(target, "transport.sqlite")
-        engine = open_async_store("transport", url, create=create, durability=durability)
+        engine = open_async_store("transport", url, create=create, durability=durability, fair=fair)
         return Opening(engine, lambda engine: cls(engine, event_type=event_type, naming=naming_at(url), clock=clock))
 
     async def publish(self, group_id: str, event: EventT, priority: int = 0) -> int:
@@ -185,6 +191,10 @@ class AsyncTransportRepository(AsyncRepository, Generic[EventT]):
     async def ack(self, lease: Lease[EventT]) -> None:
         """As `TransportRepository.ack`."""
         await self._run(self._behind.ack, lease)
+
+    async def ack_many(self, leases: Iterable[Lease[EventT]]) -> None:
+        """As `TransportRepository.ack_many`."""
+        await self._run(self._behind.ack_many, leases)
 
     async def nack(self, lease: Lease[EventT], delay: Seconds = 0) -> None:
         """As `TransportRepository.nack`."""

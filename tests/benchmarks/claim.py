@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy.dialects import sqlite
-
 from qstore import NATIVE, Event, TransportRepository
 from qstore.engines import Durability
 from qstore.transport import statements
@@ -69,12 +67,12 @@ def _grown(small: Path, large: Path, durability: Durability, scale: Scale, what:
 
 def _choices(connection: sqlite3.Connection, scale: Scale) -> Figures:
     """The seed's select and ours, read-only, on one connection."""
-    sql, order = statements.CLAIM_FLAT.compiled(NATIVE.of("transport"), sqlite.dialect())
+    sql = statements.CLAIM_FLAT.rendered(NATIVE.of("transport"))
     binds = {"now": time.time(), "min_priority": 0}
 
     def ours(times: int) -> None:
         for _ in range(times):
-            assert connection.execute(sql, [binds[name] for name in order]).fetchone()
+            assert connection.execute(sql, binds).fetchone()
 
     def seeds(times: int) -> None:
         for _ in range(times):

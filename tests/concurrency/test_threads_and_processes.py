@@ -10,6 +10,7 @@ import pytest
 
 from qstore import TransportRepository
 from qstore.engines.holding import Held, HoldingPool
+from qstore.engines.line import Line
 from qstore.statement import Statement
 from qstore.transport import statements
 from tests.backends import Backend
@@ -90,7 +91,7 @@ class _Driver:
 
 
 def _beginning(monkeypatch: pytest.MonkeyPatch, begin: str | None) -> None:
-    """Let all transactions begin like this, and read first."""
+    """Let all transactions begin like this, and read first. Threads do not wait in line for each other."""
     take = HoldingPool.take
 
     def taken(pool: HoldingPool) -> Held:
@@ -98,6 +99,8 @@ def _beginning(monkeypatch: pytest.MonkeyPatch, begin: str | None) -> None:
         held.driver = _Driver(getattr(held.driver, "driver", held.driver), begin)
         return held
 
+    monkeypatch.setattr(Line, "enter", lambda _: True)
+    monkeypatch.setattr(Line, "leave", lambda _: None)
     monkeypatch.setattr(HoldingPool, "take", taken)
     monkeypatch.setattr(statements, "SETTLE_STAMPS", READ_FIRST)
 

@@ -13,7 +13,7 @@ import pytest
 
 from qstore import LocalKvRepository
 from qstore.localkv import operations, statements
-from qstore.transaction import Transaction
+from qstore.transaction import DriverTransaction, Transaction
 from tests.backends import Backend, ManualClock
 from tests.concurrency import histories
 from tests.contract.twins import each_twin, on_engine
@@ -51,14 +51,17 @@ def walk(kv: Any, limit: int) -> Iterator[tuple[str, Any]]:
 def skipped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets that were counted through."""
     seen: list[int] = []
-    whole = Transaction.rows
 
-    def rows(tx: Any, statement: Any, **binds: Any) -> Any:
-        if statement in (statements.SKIP, statements.SCAN) and binds.get("offset"):
-            seen.append(binds["offset"])
-        return whole(tx, statement, **binds)
+    def spied(whole: Any) -> Any:
+        def run(tx: Any, statement: Any, **binds: Any) -> Any:
+            if statement in (statements.SKIP, statements.SCAN) and binds.get("offset"):
+                seen.append(binds["offset"])
+            return whole(tx, statement, **binds)
 
-    monkeypatch.setattr(Transaction, "rows", rows)
+        return run
+
+    monkeypatch.setattr(Transaction, "rows", spied(Transaction.rows))
+    monkeypatch.setattr(DriverTransaction, "row", spied(DriverTransaction.row))
     return seen
 
 

@@ -1,0 +1,169 @@
+"""Bound to an engine that qstore opened on a file: statements run on held connections, and writers share commits."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar, TypeVarTuple
+
+from sqlalchemy import Engine
+from typing_extensions import override
+
+from qstore import engines
+from qstore.binding.binding import Binding, raise_known
+from qstore.binding.engine import EngineBinding
+from qstore.engines import File
+from qstore.engines.holding import Held
+from qstore.engines.line import Write
+from qstore.engines.results import BUSY_TIMEOUT, busy, kept_out
+from qstore.errors import QstoreError
+from qstore.transaction import DriverTransaction, Store, Transaction, seen_on
+
+__all__ = ["OpenedBinding"]
+
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+
+
+class OpenedBinding(Binding):
+    """Statements run on the driver's connection, unless somebody listens to them."""
+
+    def __init__(self, engine: Engine, store: Store) -> None:
+        self._listened = EngineBinding(engine, store)
+        self._engine = engine
+        self._store = store
+        self._file: File = engine.get_execution_options()["qstore_file"]
+        self._seen = seen_on(engine, store.names)
+
+    def __str__(self) -> str:
+        return str(self._listened)
+
+    @override
+    def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
+        if engines.listened_to(self._engine):
+            return self._listened.read(operation, *args)
+        pool: Any = self._engine.pool
+        try:
+            if time.monotonic() >= self._file.look_again:
+                self._file.look()
+            held = pool.take()
+            try:
+                result = operation(self._on(held), *args)
+            except BaseException:
+                held.end()
+                raise
+            pool.give(held)
+            return result
+        except engines.ERRORS as error:
+            if busy(error):  # held connections do not wait; this one does
+                return self._listened.read(operation, *args)
+            raise_known(error, self._engine, self._store)
+
+    @override
+    def write(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
+        if engines.listened_to(self._engine):
+            return self._listened.write(operation, *args)
+        line = self._file.line
+        leads = False
+        try:
+            leads = line.enter()
+            if not leads:
+                mine: Write[R] = Write(lambda held: operation(self._on(held), *args))
+                leads = self._comes_to_lead(mine)
+                if not leads:
+                    if mine.failure is not None:
+                        raise mine.failure
+                    return mine.result  # type: ignore[no-any-return]
+            return self._committed(operation, *args)
+        except engines.ERRORS as error:
+            raise_known(error, self._engine, self._store)
+        finally:
+            if leads:
+                line.leave()
+
+    @override
+    def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
+        if engines.listened_to(self._engine):
+            self._listened.tidy(operation, *args)
+        elif not self._file.read_only and self._file.line.enter():
+            try:
+                with suppress(QstoreError, *engines.ERRORS):
+                    self._committed(operation, *args, waits=False)
+            finally:
+                self._file.line.leave()
+
+    def _comes_to_lead(self, mine: Write[R]) -> bool:
+        """Wait behind others, until it is taken along (False) or its turn to lead."""
+        line = self._file.line
+        try:
+            line.join(mine)
+            in_time = mine.wait(BUSY_TIMEOUT)
+            late = not in_time and line.withdraw(mine)
+            if not in_time and not late:
+                mine.wait()
+        except BaseException:
+            line.abandon(mine)
+            raise
+        if late:
+            raise kept_out(self._file.path)
+        return not mine.ended
+
+    def _committed(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts, waits: bool = True) -> R:
+        """Run an operation in a transaction, and with it the writes that wait behind."""
+        self._file.check()
+        pool: Any = self._engine.pool
+        line, held = self._file.line, pool.take()
+        execute = held.driver.execute
+        along: list[Write[Any]] = []
+        alone = not waits
+        try:
+            while True:
+                try:
+                    self._file.turns.begin(held.driver, held.patience if waits else 0)
+                    result = operation(self._on(held), *args)
+                    if line.waiting and not alone:
+                        along = line.take()
+                        self._take_along(along, execute, held)
+                    execute("COMMIT")
+                    break
+                except Exception:
+                    if not along:
+                        raise
+                    # It need not have been this one's fault. Nothing has happened yet: each one by itself, then.
+                    held.undo()
+                    line.put_back([each for each in along if not each.ended])
+                    alone, along = True, []
+        except BaseException:
+            line.put_back(along)
+            held.end()
+            raise
+        pool.give(held)
+        for each in along:
+            each.end()
+        return result
+
+    def _take_along(self, along: list[Write[Any]], execute: Callable[[str], object], held: Held) -> None:
+        """Run the writes of others in this transaction, each with an error of its own."""
+        for each in along:
+            execute("SAVEPOINT qstore_operation")
+            try:
+                each.failure = None
+                each.result = each.run(held)
+            except KeyboardInterrupt:
+                raise  # nobody's error: it came to this thread
+            except BaseException as error:
+                each.failure = error
+                if not held.driver.in_transaction:
+                    each.end()
+                    raise sqlite3.OperationalError("undone by SQLite") from error
+                execute("ROLLBACK TO qstore_operation")
+            execute("RELEASE qstore_operation")
+
+    def _on(self, held: Held) -> DriverTransaction:
+        """The handle on a connection, which keeps it for as long as it is this store that uses it."""
+        handle: DriverTransaction | None = held.handle
+        if handle is None or handle._store is not self._store:
+            handle = held.handle = DriverTransaction(held, self._store, self._seen)
+        return handle

@@ -1,0 +1,111 @@
+"""Writers of one process, in line: the first of them writes, and takes along who waits behind it.
+
+A commit waits for the disk, however much is in it. So writes that come while another one is under way are done in one
+transaction after it, by whoever of them is first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Line", "Write"]
+
+R = TypeVar("R")
+
+MOST = 500
+"""Writes that share a commit."""
+
+
+class Write(Generic[R]):
+    """A write that waits to be taken along, or to lead."""
+
+    __slots__ = ("_woken", "ended", "failure", "joined", "result", "run")
+
+    def __init__(self, run: Callable[[Any], R]) -> None:
+        self.run = run
+        """Do it, on a connection in a transaction."""
+        self.joined = False
+        self.ended = False
+        """Whether it is done and committed, or has failed by itself."""
+        self.result: Any = None
+        self.failure: BaseException | None = None
+        self._woken = Lock()
+        self._woken.acquire()
+
+    def wait(self, seconds: float = -1) -> bool:
+        """Wait until the write has ended or leads; False after so many seconds."""
+        return self._woken.acquire(timeout=seconds)
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self._woken.release()
+
+    def end(self) -> None:
+        """It has ended as it says."""
+        self.ended = True
+        self.wake()
+
+
+class Line:
+    """Who writes, and who waits behind."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._led = False
+        self.waiting: deque[Write[Any]] = deque()
+
+    def enter(self) -> bool:
+        """Lead, if nobody does. Whoever leads must `leave`."""
+        with self._lock:
+            led, self._led = self._led, True
+        return not led
+
+    def join(self, write: Write[Any]) -> None:
+        """Wait behind whoever leads. Where nobody does any more, the write leads at once."""
+        with self._lock:
+            write.joined = True
+            if self._led:
+                self.waiting.append(write)
+                return
+            self._led = True
+        write.wake()
+
+    def leave(self) -> None:
+        """Let the next one lead."""
+        with self._lock:
+            following = self.waiting.popleft() if self.waiting else None
+            self._led = following is not None
+        if following is not None:
+            following.wake()
+
+    def take(self) -> list[Write[Any]]:
+        """Those who wait, who do so no longer."""
+        with self._lock:
+            return [self.waiting.popleft() for _ in range(min(len(self.waiting), MOST))]
+
+    def put_back(self, writes: list[Write[Any]]) -> None:
+        """Let them wait again, in front."""
+        with self._lock:
+            self.waiting.extendleft(reversed(writes))
+
+    def withdraw(self, write: Write[Any]) -> bool:
+        """Whether the write still waited. It does so no longer."""
+        with self._lock:
+            if write not in self.waiting:
+                return False
+            self.waiting.remove(write)
+            return True
+
+    def abandon(self, write: Write[Any]) -> None:
+        """Withdraw, or see it through where it is under way already; it does not lead."""
+        while write.joined and not self.withdraw(write):
+            try:
+                write.wait()
+            except BaseException:  # noqa: S112, BLE001  interrupted again: others wait behind it all the same
+                continue
+            if not write.ended:
+                self.leave()
+            return

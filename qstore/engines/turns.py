@@ -1,0 +1,115 @@
+"""Writers of one file, in several processes, that wait for its write lock in turns.
+
+SQLite's own waiting sleeps up to 100 ms between two tries, while the lock is free for microseconds: a process that
+writes all the time keeps all others out. Here whoever waits tries again within a millisecond, the one who has waited
+longest ten times as often, and they note in a file beside the database that they do. Whoever has had the lock for a
+while, and sees that somebody waited a moment ago, lets the others try first.
+
+What keeps writers apart is SQLite's lock alone. Without the file, or with writers that do not know of it, the waiting
+is less fair and nothing else.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import sqlite3
+import time
+from contextlib import suppress
+from typing import Any
+
+from qstore.engines.results import busy
+
+__all__ = ["Turns"]
+
+LONGEST_PAUSE = 0.001
+"""Seconds between two tries of one who waits."""
+
+SHORTEST_PAUSE = 0.0001
+"""The same of the one who has waited longest."""
+
+TURN = 0.004
+"""Seconds for which one writer may go on while others wait."""
+
+MOMENT = 0.03
+"""Seconds after which nobody waits any more who did, and after which it is looked again whether there is a file."""
+
+_LAST, _OLDEST, _SEEN = range(3)
+# What is noted, by `time.monotonic`: when somebody last waited; since when the one who has waited longest does, and
+# when that one was last seen. A killed process leaves nothing that is not past in a moment.
+_NOTHING = bytes(3 * 8)
+
+
+class Turns:
+    """What one engine knows of the others' waiting. `fair=False`: nothing, and it tells them nothing."""
+
+    def __init__(self, path: str, *, fair: bool) -> None:
+        self._path = path + "-turns"
+        self._noted: Any = None  # of one float
+        self._look_again = 0.0 if fair else float("inf")
+        self._ends = 0.0
+
+    def begin(self, driver: Any, patience: float) -> None:
+        """BEGIN IMMEDIATE, on a connection that does not wait for locks itself. Raises what SQLite does, in the end."""
+        began = time.monotonic()
+        if self._noted is not None:
+            yields = began >= self._ends and abs(began - self._noted[_LAST]) < MOMENT
+        else:
+            yields = False
+            if began >= self._look_again:
+                self._look(began)
+        if not yields:
+            try:
+                driver.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not busy(error) or patience <= 0:
+                    raise
+        self._wait(driver, began, patience, LONGEST_PAUSE if yields else self._note(began))
+
+    def _wait(self, driver: Any, began: float, patience: float, pause: float) -> None:
+        while True:
+            time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  no secret
+            try:
+                driver.execute("BEGIN IMMEDIATE")
+                break
+            except sqlite3.OperationalError as error:
+                if not busy(error) or time.monotonic() - began >= patience:
+                    raise
+            pause = self._note(began)
+        self._ends = time.monotonic() + TURN
+        if self._noted is not None and self._noted[_OLDEST] == began:
+            self._noted[_SEEN] = 0.0
+
+    def close(self) -> None:
+        """Let go of the file. It is opened again where it is needed again."""
+        self._noted = None
+
+    def _look(self, now: float) -> None:
+        """Look whether somebody has made the file."""
+        self._look_again = now + MOMENT
+        if os.path.exists(self._path):
+            self._open(os.O_RDWR)
+
+    def _note(self, began: float) -> float:
+        """Tell the others of one who waits since then. Returns how long it is to pause."""
+        if self._noted is None and self._look_again < float("inf"):
+            self._open(os.O_RDWR | os.O_CREAT)
+        if (noted := self._noted) is None:
+            return LONGEST_PAUSE
+        now = noted[_LAST] = time.monotonic()
+        if noted[_OLDEST] < began and abs(now - noted[_SEEN]) < MOMENT:
+            return LONGEST_PAUSE
+        noted[_OLDEST], noted[_SEEN] = began, now
+        return SHORTEST_PAUSE
+
+    def _open(self, flags: int) -> None:
+        with suppress(OSError, ValueError):
+            file = os.open(self._path, flags | getattr(os, "O_CLOEXEC", 0), 0o666)
+            try:
+                if os.fstat(file).st_size < len(_NOTHING):
+                    os.write(file, _NOTHING)
+                self._noted = memoryview(mmap.mmap(file, len(_NOTHING))).cast("d")
+            finally:
+                os.close(file)

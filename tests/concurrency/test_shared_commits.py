@@ -1,0 +1,181 @@
+"""Threads that write at the same time share a commit, and nothing else: each has its own result, error and wait."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError
+
+from qstore import LocalKvRepository, StaleLease, StoreBusy, TransportRepository, open_engine
+from qstore.binding import opened
+from tests.made_files import made
+
+THREADS = 20
+
+
+@contextmanager
+def kept_waiting(path: Path) -> Iterator[sqlite3.Connection]:
+    """Somebody else has the write lock."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield other
+        if other.in_transaction:
+            other.execute("ROLLBACK")
+
+
+class Store:
+    """A file with an engine of qstore's, and the statements that it sees."""
+
+    def __init__(self, path: Path, store: str) -> None:
+        path.write_bytes(made(store).read_bytes())
+        self.path = path
+        self.engine = open_engine(path)
+        self.statements: list[str] = []
+        event.listen(self.engine.pool, "connect", lambda driver, _: driver.set_trace_callback(self.statements.append))
+        self.line = self.engine.get_execution_options()["qstore_file"].line
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Future[Any]]:
+        """Call all of them while none can write; then let them."""
+        with ThreadPoolExecutor(len(calls)) as threads:
+            with kept_waiting(self.path):
+                futures = [threads.submit(call) for call in calls]
+                deadline = time.monotonic() + 4
+                while len(self.line.waiting) < len(calls) - 1:
+                    assert time.monotonic() < deadline, "they do not wait in line"
+                    time.sleep(0.001)
+            return futures
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return connection.execute(statement).fetchall()
+
+
+@pytest.fixture
+def kv(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "localkv.sqlite", "localkv")
+    yield store
+    store.engine.dispose()
+
+
+@pytest.fixture
+def transport(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "transport.sqlite", "transport")
+    yield store
+    store.engine.dispose()
+
+
+def test_those_who_wait_behind_one_share_its_commit_and_each_is_there_when_its_call_returns(transport: Store) -> None:
+    repository: TransportRepository[str] = TransportRepository(transport.engine, event_type=str)
+
+    def publish(number: int) -> int:
+        seq = repository.publish(f"g{number % 3}", str(number))
+        assert transport.sql(f"SELECT event FROM messages WHERE seq = {seq}") == [(f'"{number}"',)]
+        return seq
+
+    futures = transport.at_once([partial(publish, number) for number in range(THREADS)])
+    assert sorted(future.result() for future in futures) == list(range(1, THREADS + 1))
+    assert transport.statements.count("COMMIT") == 1
+
+
+def test_an_error_is_its_own_calls_and_the_others_are_all_right(transport: Store) -> None:
+    repository: TransportRepository[str] = TransportRepository(transport.engine, event_type=str)
+    repository.publish_many([(str(number), "a") for number in range(THREADS)])
+    leases = [repository.claim("w", 30) for _ in range(THREADS)]
+    assert None not in leases
+    with closing(sqlite3.connect(transport.path, isolation_level=None)) as other:
+        other.execute("UPDATE messages SET locked_by = 'other' WHERE seq % 5 = 0")
+    futures = transport.at_once([partial(repository.ack, lease) for lease in leases if lease])
+    errors = [type(future.exception()) for future in futures]
+    assert errors == [StaleLease if number % 5 == 0 else type(None) for number in range(1, THREADS + 1)]
+    assert transport.sql("SELECT seq FROM messages ORDER BY seq") == [(number,) for number in range(5, THREADS + 1, 5)]
+    assert transport.sql("SELECT count(*) FROM groups") == [(THREADS // 5,)]
+
+
+@pytest.mark.parametrize("resolution", ["ABORT", "FAIL", "ROLLBACK"])
+@pytest.mark.parametrize("refused", [0, 7, THREADS - 1])
+def test_what_undoes_the_whole_transaction_undoes_no_other_call(kv: Store, resolution: str, refused: int) -> None:
+    repository = LocalKvRepository(kv.engine)
+    with closing(sqlite3.connect(kv.path, isolation_level=None)) as other:
+        other.execute(
+            f"CREATE TRIGGER refuse AFTER INSERT ON kv WHEN NEW.key = 'k{refused}'"
+            f" BEGIN SELECT RAISE({resolution}, 'refused here'); END"
+        )
+    puts = [partial(repository.put, f"k{number}", b"v") for number in range(THREADS)]
+    futures = kv.at_once(puts)
+    for number, future in enumerate(futures):
+        if number == refused:
+            with pytest.raises((sqlite3.IntegrityError, IntegrityError), match="refused here"):
+                future.result()
+        else:
+            assert future.result() is True
+    assert {key for (key,) in kv.sql("SELECT key FROM kv")} == {f"k{n}" for n in range(THREADS) if n != refused}
+    assert repository.put("after", b"v")
+
+
+def test_a_commit_that_fails_is_repeated_for_each_call_by_itself(kv: Store) -> None:
+    """What is only found out at the commit is somebody's fault, and not that of all who share it."""
+    with closing(sqlite3.connect(kv.path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE known (key TEXT PRIMARY KEY)")
+        other.execute("CREATE TABLE noted (key TEXT REFERENCES known DEFERRABLE INITIALLY DEFERRED)")
+        other.execute(
+            "CREATE TRIGGER note AFTER INSERT ON kv WHEN NEW.key = 'k3' BEGIN INSERT INTO noted VALUES (NEW.key); END"
+        )
+    repository = LocalKvRepository(kv.engine)
+    puts = [partial(repository.put, f"k{number}", b"v") for number in range(THREADS)]
+    futures = kv.at_once(puts)
+    failed = [number for number, future in enumerate(futures) if future.exception() is not None]
+    assert failed == [3]
+    assert len(kv.sql("SELECT key FROM kv")) == THREADS - 1
+
+
+def test_one_that_waits_in_line_for_too_long_is_busy_and_does_nothing_later(
+    kv: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opened, "BUSY_TIMEOUT", 0.05)
+    repository = LocalKvRepository(kv.engine)
+    with ThreadPoolExecutor(1) as thread:
+        with kept_waiting(kv.path):
+            first = thread.submit(repository.put, "first", b"v")
+            while not kv.line._led:
+                time.sleep(0.001)
+            with pytest.raises(StoreBusy, match="localkv"):
+                repository.put("second", b"v")
+        assert first.result()
+    assert repository.put("third", b"v")
+    assert kv.sql("SELECT key FROM kv ORDER BY key") == [("first",), ("third",)]
+
+
+def test_one_thread_commits_each_of_its_writes_without_a_savepoint(kv: Store) -> None:
+    repository = LocalKvRepository(kv.engine)
+    for number in range(3):
+        repository.put(f"k{number}", b"v")
+    assert kv.statements.count("COMMIT") == 3
+    assert not [statement for statement in kv.statements if "SAVEPOINT" in statement]
+
+
+def test_a_storm_of_threads_counts_right(kv: Store) -> None:
+    repository = LocalKvRepository(kv.engine)
+    wins: list[str] = []
+
+    def race() -> None:
+        for number in range(100):
+            if repository.put(f"k{number}", b"v", if_not_exists=True):
+                wins.append(f"k{number}")
+
+    threads = [threading.Thread(target=race) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(wins) == sorted(f"k{number}" for number in range(100))
+    assert not kv.line._led

@@ -1,0 +1,111 @@
+"""Writers of several engines take turns at the write lock, by a file beside the store that nothing else rests on."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from qstore import LocalKvRepository, StoreBusy
+from qstore.engines.turns import Turns
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    LocalKvRepository.open(tmp_path).close()
+    return tmp_path / "localkv.sqlite"
+
+
+@pytest.fixture
+def drivers(path: Path) -> Iterator[list[sqlite3.Connection]]:
+    """Three connections that wait for nothing."""
+    connections = [sqlite3.connect(path, isolation_level=None, timeout=0) for _ in range(3)]
+    yield connections
+    for connection in connections:
+        connection.close()
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long somebody has slept, each time."""
+    seen: list[float] = []
+    monkeypatch.setattr(time, "sleep", seen.append)
+    return seen
+
+
+def test_one_who_waits_says_so_and_whoever_had_the_lock_lets_it_try_first(
+    path: Path, drivers: list[sqlite3.Connection], pauses: list[float]
+) -> None:
+    busy, waiting = Turns(str(path), fair=True), Turns(str(path), fair=True)
+    busy.begin(drivers[0], 1)
+    assert pauses == [], "nobody waits"
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        waiting.begin(drivers[1], 0.01)
+    drivers[0].execute("COMMIT")
+    del pauses[:]
+    busy._look_again = 0.0  # it looks every now and then
+    busy.begin(drivers[0], 1)
+    drivers[0].execute("COMMIT")
+    del pauses[:]
+    busy._ends = 0.0  # its turn is over
+    waiting._note(0.0)
+    busy.begin(drivers[0], 1)
+    assert len(pauses) == 1
+
+
+def test_nobody_lets_others_first_who_wait_no_more(
+    path: Path, drivers: list[sqlite3.Connection], pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, gone = Turns(str(path), fair=True), Turns(str(path), fair=True)
+    gone._note(0.0)
+    ours.begin(drivers[0], 1)
+    drivers[0].execute("COMMIT")
+    now = time.monotonic() + 1
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    del pauses[:]
+    ours.begin(drivers[0], 1)
+    assert pauses == []
+
+
+def test_nobody_makes_the_file_who_need_not_wait(path: Path) -> None:
+    with LocalKvRepository.open(path.parent) as kv:
+        kv.put("a", b"v")
+    assert not path.with_name("localkv.sqlite-turns").exists()
+
+
+@pytest.mark.parametrize("fair", [True, False])
+def test_the_file_is_made_by_the_first_to_wait_unless_that_is_turned_off(path: Path, fair: bool) -> None:
+    with (
+        LocalKvRepository.open(path.parent, fair=fair) as kv,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        _impatient(kv)
+        with pytest.raises(StoreBusy):
+            kv.put("a", b"v")
+        other.execute("ROLLBACK")
+        assert kv.put("a", b"v")
+    assert path.with_name("localkv.sqlite-turns").exists() is fair
+
+
+def test_where_the_file_cannot_be_made_writers_wait_all_the_same(path: Path) -> None:
+    path.with_name("localkv.sqlite-turns").mkdir()
+    with LocalKvRepository.open(path.parent) as kv, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        _impatient(kv)
+        with pytest.raises(StoreBusy):
+            kv.put("a", b"v")
+        other.execute("ROLLBACK")
+        assert kv.put("a", b"v")
+
+
+def _impatient(kv: LocalKvRepository) -> None:
+    """Let its connections wait for a moment only."""
+    pool = kv._binding._engine.pool  # type: ignore[attr-defined]
+    held = pool.take()
+    held.patience = 0.02
+    pool.give(held)
