@@ -45,10 +45,13 @@ async def suspendable(function: Callable[P, R], *args: P.args, **kwargs: P.kwarg
         else:
             step = worker.switch(value)
     idle.append(worker)
-    if step.failure is not None:
-        raise step.failure
-    result: R = step.result
-    return result
+    result, failure = step.taken()
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            del failure  # its traceback refers to this frame
+    return result  # type: ignore[no-any-return]
 
 
 def suspend(awaited: Coroutine[Any, Any, R]) -> R:
@@ -65,6 +68,12 @@ class _End:
     def __init__(self, result: Any, failure: BaseException | None) -> None:
         self.result = result
         self.failure = failure
+
+    def taken(self) -> tuple[Any, BaseException | None]:
+        """Both, once: an idle greenlet still holds this."""
+        taken = self.result, self.failure
+        self.result = self.failure = None
+        return taken
 
 
 def _started() -> greenlet:

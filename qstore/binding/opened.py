@@ -65,14 +65,11 @@ class OpenedBinding(Binding):
     def write(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         if engines.listened_to(self._engine):
             return self._listened.write(operation, *args)
-        line = self._file.line
-        leads = False
+        who: object = object()
         try:
-            leads = line.enter()
-            if not leads:
-                mine: Write[R] = Write(lambda held: operation(self._on(held), *args))
-                leads = self._comes_to_lead(mine)
-                if not leads:
+            if not self._file.line.enter(who):
+                who = mine = Write[R](lambda held: operation(self._on(held), *args))
+                if not self._comes_to_lead(mine):
                     if mine.failure is not None:
                         raise mine.failure
                     return mine.result  # type: ignore[no-any-return]
@@ -80,19 +77,29 @@ class OpenedBinding(Binding):
         except engines.ERRORS as error:
             raise_known(error, self._engine, self._store)
         finally:
-            if leads:
-                line.leave()
+            self._leave(who)
 
     @override
     def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         if engines.listened_to(self._engine):
             self._listened.tidy(operation, *args)
-        elif not self._file.read_only and self._file.line.enter():
+        elif not self._file.read_only:
+            who = object()
             try:
-                with suppress(QstoreError, *engines.ERRORS):
-                    self._committed(operation, *args, waits=False)
+                if self._file.line.enter(who):
+                    with suppress(QstoreError, *engines.ERRORS):
+                        self._committed(operation, *args, waits=False)
             finally:
-                self._file.line.leave()
+                self._leave(who)
+
+    def _leave(self, who: object) -> None:
+        """Lead no more, whatever interrupts this: nobody else could write."""
+        line = self._file.line
+        try:
+            line.leave(who)
+        except BaseException:
+            line.leave(who)
+            raise
 
     def _comes_to_lead(self, mine: Write[R]) -> bool:
         """Wait behind others, until it is taken along (False) or its turn to lead."""
@@ -118,6 +125,7 @@ class OpenedBinding(Binding):
         execute = held.driver.execute
         along: list[Write[Any]] = []
         alone = not waits
+        committing = False
         try:
             while True:
                 try:
@@ -126,22 +134,28 @@ class OpenedBinding(Binding):
                     if line.waiting and not alone:
                         along = line.take()
                         self._take_along(along, execute, held)
+                    committing = True
                     execute("COMMIT")
                     break
                 except Exception:
+                    committing = False
                     if not along:
                         raise
                     # It need not have been this one's fault. Nothing has happened yet: each one by itself, then.
                     held.undo()
-                    line.put_back([each for each in along if not each.ended])
+                    line.put_back(along)
                     alone, along = True, []
         except BaseException:
-            line.put_back(along)
+            if committing and not held.driver.in_transaction:  # it was interrupted when all was done
+                line.end(along)
+            else:
+                line.put_back(along)
             held.end()
             raise
-        pool.give(held)
-        for each in along:
-            each.end()
+        try:
+            pool.give(held)
+        finally:
+            line.end(along)
         return result
 
     def _take_along(self, along: list[Write[Any]], execute: Callable[[str], object], held: Held) -> None:

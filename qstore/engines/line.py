@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
@@ -40,8 +41,9 @@ class Write(Generic[R]):
         return self._woken.acquire(timeout=seconds)
 
     def wake(self) -> None:
-        """Let it go on."""
-        self._woken.release()
+        """Let it go on. It may be told so twice."""
+        with suppress(RuntimeError):  # it was, and has not gone on yet
+            self._woken.release()
 
     def end(self) -> None:
         """It has ended as it says."""
@@ -50,36 +52,38 @@ class Write(Generic[R]):
 
 
 class Line:
-    """Who writes, and who waits behind."""
+    """Who writes, and who waits behind. All but `join` may be called again after an interruption."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._led = False
+        self._leader: object = None
         self.waiting: deque[Write[Any]] = deque()
 
-    def enter(self) -> bool:
-        """Lead, if nobody does. Whoever leads must `leave`."""
+    def enter(self, who: object) -> bool:
+        """Lead, if nobody does."""
         with self._lock:
-            led, self._led = self._led, True
-        return not led
+            if self._leader is None:
+                self._leader = who
+            return self._leader is who
 
     def join(self, write: Write[Any]) -> None:
         """Wait behind whoever leads. Where nobody does any more, the write leads at once."""
         with self._lock:
             write.joined = True
-            if self._led:
+            if self._leader is not None:
                 self.waiting.append(write)
                 return
-            self._led = True
+            self._leader = write
         write.wake()
 
-    def leave(self) -> None:
-        """Let the next one lead."""
+    def leave(self, who: object) -> None:
+        """Let the next one lead, if this one does."""
         with self._lock:
-            following = self.waiting.popleft() if self.waiting else None
-            self._led = following is not None
-        if following is not None:
-            following.wake()
+            if self._leader is not who:
+                return
+            following = self._leader = self.waiting.popleft() if self.waiting else None
+            if following is not None:
+                following.wake()
 
     def take(self) -> list[Write[Any]]:
         """Those who wait, who do so no longer."""
@@ -87,9 +91,18 @@ class Line:
             return [self.waiting.popleft() for _ in range(min(len(self.waiting), MOST))]
 
     def put_back(self, writes: list[Write[Any]]) -> None:
-        """Let them wait again, in front."""
+        """Let those of them that have not ended wait again, in front."""
         with self._lock:
-            self.waiting.extendleft(reversed(writes))
+            self.waiting.extendleft(each for each in reversed(writes) if not each.ended)
+
+    def end(self, writes: list[Write[Any]]) -> None:
+        """Let all of them end, whatever interrupts this: nobody else would."""
+        try:
+            for each in writes:
+                each.end()
+        except BaseException:
+            self.end(writes)
+            raise
 
     def withdraw(self, write: Write[Any]) -> bool:
         """Whether the write still waited. It does so no longer."""
@@ -100,12 +113,10 @@ class Line:
             return True
 
     def abandon(self, write: Write[Any]) -> None:
-        """Withdraw, or see it through where it is under way already; it does not lead."""
+        """Withdraw, or see it through where it is under way already. It may be that it leads."""
         while write.joined and not self.withdraw(write):
             try:
                 write.wait()
             except BaseException:  # noqa: S112, BLE001  interrupted again: others wait behind it all the same
                 continue
-            if not write.ended:
-                self.leave()
             return

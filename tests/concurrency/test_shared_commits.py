@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from qstore import LocalKvRepository, StaleLease, StoreBusy, TransportRepository, open_engine
 from qstore.binding import opened
+from qstore.engines import sqlite
 from tests.made_files import made
 
 THREADS = 20
@@ -138,6 +139,31 @@ def test_a_commit_that_fails_is_repeated_for_each_call_by_itself(kv: Store) -> N
     assert len(kv.sql("SELECT key FROM kv")) == THREADS - 1
 
 
+@pytest.mark.parametrize("when", ["BEGIN", "SAVEPOINT", "RELEASE", "COMMIT"])
+def test_one_who_is_interrupted_while_it_writes_for_all_costs_the_others_nothing(
+    when: str, transport: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes between two steps. What was not committed yet the others do, and what was nobody repeats."""
+    interrupted: list[str] = []
+
+    class Connection(sqlite._Connection):
+        def execute(self, sql: str, *binds: Any) -> Any:
+            result = super().execute(sql, *binds)
+            if not interrupted and sql.startswith(when):
+                interrupted.append(sql)
+                raise KeyboardInterrupt
+            return result
+
+    monkeypatch.setattr(sqlite, "_Connection", Connection)
+    repository: TransportRepository[str] = TransportRepository(transport.engine, event_type=str)
+    futures = transport.at_once([partial(repository.publish, "g", str(number)) for number in range(THREADS)])
+    failed = [number for number, future in enumerate(futures) if future.exception() is not None]
+    assert [type(futures[number].exception()) for number in failed] == [KeyboardInterrupt]
+    there = sorted(int(event.strip('"')) for (event,) in transport.sql("SELECT event FROM messages"))
+    assert there == [number for number in range(THREADS) if when == "COMMIT" or number not in failed]
+    assert repository.publish("g", "after")
+
+
 def test_one_that_waits_in_line_for_too_long_is_busy_and_does_nothing_later(
     kv: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +172,7 @@ def test_one_that_waits_in_line_for_too_long_is_busy_and_does_nothing_later(
     with ThreadPoolExecutor(1) as thread:
         with kept_waiting(kv.path):
             first = thread.submit(repository.put, "first", b"v")
-            while not kv.line._led:
+            while not kv.line._leader:
                 time.sleep(0.001)
             with pytest.raises(StoreBusy, match="localkv"):
                 repository.put("second", b"v")
@@ -178,4 +204,4 @@ def test_a_storm_of_threads_counts_right(kv: Store) -> None:
     for thread in threads:
         thread.join()
     assert sorted(wins) == sorted(f"k{number}" for number in range(100))
-    assert not kv.line._led
+    assert not kv.line._leader
