@@ -15,6 +15,7 @@ from qstore.errors import (
     StoreFull,
     UndecodablePayload,
 )
+from qstore.explore import Finding, View, doctor, open_view
 from qstore.localkv import AsyncLocalKvRepository, LocalKvRepository, ScanPage
 from qstore.localqueue import AsyncLocalQueueRepository, LocalQueueRepository, ReceivedMessage
 from qstore.mounting import MountedStores, mount
@@ -32,6 +33,7 @@ __all__ = [
     "Checkpoint",
     "Clock",
     "Event",
+    "Finding",
     "FormatError",
     "InvalidInput",
     "InvalidType",
@@ -52,11 +54,14 @@ __all__ = [
     "StoreFull",
     "TransportRepository",
     "UndecodablePayload",
+    "View",
     "async_write_session",
     "checkpoint",
+    "doctor",
     "log_size",
     "mount",
     "open_async_engine",
     "open_engine",
+    "open_view",
     "write_session",
 ]

@@ -79,8 +79,14 @@ def refuse_memory(database: str | None) -> None:
         )
 
 
+class _Connection(sqlite3.Connection):
+    """A connection that can be referred to weakly."""
+
+
 class File:
     """Opens connections to one file, and sees to it that they all have the same one."""
+
+    kind: type[sqlite3.Connection] = _Connection
 
     def __init__(self, path: str, *, read_only: bool, durability: Durability, fair: bool) -> None:
         self.path = path
@@ -90,7 +96,7 @@ class File:
         self.lost = False
         self.look_again = 0.0
         """When, by `time.monotonic`, a read is to check again."""
-        self.connections: WeakSet[_Connection] = WeakSet()
+        self.connections: WeakSet[sqlite3.Connection] = WeakSet()
         self.line = Line()
         self.turns = Turns(path, fair=fair)
 
@@ -108,7 +114,7 @@ class File:
                 uri=True,
                 timeout=BUSY_TIMEOUT,
                 check_same_thread=False,  # the pool hands a connection to one thread at a time
-                factory=_Connection,
+                factory=self.kind,
             )
             self.connections.add(connection)
             try:
@@ -206,7 +212,3 @@ def _begin(connection: Any) -> None:
         cursor = connection.cursor()
         cursor.execute("BEGIN")
         cursor.close()
-
-
-class _Connection(sqlite3.Connection):
-    """A connection that can be referred to weakly."""
