@@ -19,7 +19,7 @@ from qstore.formats import FORMATS
 from qstore.opening import naming_at
 from qstore.places import Place, place_at, shown, stores_at
 
-__all__ = ["Progress", "copy"]
+__all__ = ["Progress", "continue_ids", "copy", "highest_id", "snapshot"]
 
 Progress = Callable[[str, int, int], None]
 """Told of a table's name, the rows that are done, and how many there are."""
@@ -81,10 +81,10 @@ def _made(url: URL, store: str, closing: ExitStack) -> Place:
 
 def _copy(source: Place, note: Note, progress: Progress) -> int:
     rows = 0
-    with _snapshot(source) as reading:
+    with snapshot(source) as reading:
         for here, there in zip(source.tables, note.target.tables, strict=True):
             rows += _copy_table(reading, note, here, there, progress)
-        with note.held() as writing, _snapshot(source) as by_now:
+        with note.held() as writing, snapshot(source) as by_now:
             read_as_stored(writing)
             _compare(by_now, writing, source, note.target)
             _settle(reading, writing, source, note.target)
@@ -92,7 +92,8 @@ def _copy(source: Place, note: Note, progress: Progress) -> int:
 
 
 @contextmanager
-def _snapshot(place: Place) -> Iterator[Connection]:
+def snapshot(place: Place) -> Iterator[Connection]:
+    """A connection that sees one moment of a place."""
     with translated(described(place.engine)), place.engine.connect() as connection:
         if not capabilities(connection.dialect).one_writer:
             connection.execution_options(isolation_level="REPEATABLE READ")
@@ -123,7 +124,7 @@ def _settle(reading: Connection, writing: Connection, source: Place, target: Pla
     """
     for here, there in zip(source.tables, target.tables, strict=True):
         if key_of(there).type.python_type is int:
-            _continue_ids(writing, there, _highest(reading, here))
+            continue_ids(writing, there, highest_id(reading, here))
     if capabilities(writing.dialect).one_writer:
         return
     names = target.naming.of(target.store)
@@ -140,7 +141,8 @@ def _settle(reading: Connection, writing: Connection, source: Place, target: Pla
         )
 
 
-def _highest(reading: Connection, table: Table) -> int:
+def highest_id(reading: Connection, table: Table) -> int:
+    """The highest id that a table ever gave."""
     highest = reading.execute(select(func.coalesce(func.max(key_of(table)), 0))).scalar_one()
     if capabilities(reading.dialect).one_writer:
         given = reading.execute(
@@ -152,7 +154,8 @@ def _highest(reading: Connection, table: Table) -> int:
     return max(int(highest), int(given or 0))
 
 
-def _continue_ids(writing: Connection, table: Table, highest: int) -> None:
+def continue_ids(writing: Connection, table: Table, highest: int) -> None:
+    """Let new ids go on after the highest that was ever given."""
     if capabilities(writing.dialect).one_writer:
         writing.execute(text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": table.name})
         writing.execute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,22 @@ def test_the_python_blocks_run_one_after_the_other_in_a_new_directory(tmp_path: 
             check=False,
         )
         assert run.returncode == 0, run.stderr
+
+
+def test_the_commands_of_the_shell_run_on_what_the_python_blocks_have_made(tmp_path: Path) -> None:
+    test_the_python_blocks_run_one_after_the_other_in_a_new_directory(tmp_path)
+    [commands] = [block for block in blocks("sh") if block.startswith("qstore ")]
+    for command in commands.splitlines():
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-m", *shlex.split(command)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (run.returncode, run.stderr) == (0, ""), command
+        assert run.stdout or " put " in command
 
 
 def test_the_alembic_commands_run_in_a_clone_on_a_new_directory(tmp_path: Path) -> None:
