@@ -14,7 +14,7 @@ from qstore.engines.files import check_version
 from qstore.engines.sqlite import File, prepare
 from qstore.errors import InvalidInput
 
-__all__ = ["create"]
+__all__ = ["create", "define"]
 
 
 def create(url: URL, *, immutable: bool = False) -> Engine:
@@ -38,6 +38,13 @@ def create(url: URL, *, immutable: bool = False) -> Engine:
     )
     prepare(engine, file)
     return engine
+
+
+def define(engine: Engine, views: tuple[str, ...]) -> None:
+    """Give each connection of an engine that `create` made some temporary views, where it is SQLite's."""
+    file = engine.get_execution_options().get("qstore_file")
+    if isinstance(file, _Viewed):
+        file.views += views
 
 
 class _Cursor(sqlite3.Cursor):
@@ -90,6 +97,17 @@ class _Viewed(File):
     def __init__(self, path: str, *, immutable: bool) -> None:
         super().__init__(path, read_only=True, durability="full", fair=False)
         self._immutable = immutable
+        self.views: tuple[str, ...] = ()
+
+    def connect(self) -> sqlite3.Connection:
+        """A new connection, with views that are its own: they are in its memory, and not in the file."""
+        connection = super().connect()
+        if self.views:
+            connection.execute("PRAGMA query_only = OFF")
+            for view in self.views:
+                connection.execute(view)
+            connection.execute("PRAGMA query_only = ON")
+        return connection
 
     def _mode(self) -> str:
         return "mode=ro&immutable=1" if self._immutable else super()._mode()

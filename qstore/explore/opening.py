@@ -9,6 +9,7 @@ from qstore.awaited import is_async
 from qstore.clock import Clock
 from qstore.engines import Bind, Target, viewing
 from qstore.errors import FormatError, InvalidType
+from qstore.explore.pages import temporary_views
 from qstore.explore.view import View
 from qstore.formats import FORMATS
 from qstore.naming import Naming
@@ -56,4 +57,6 @@ def _opened(target: Target, naming: Naming | None, clock: Clock | None, *, immut
         for engine in engines:
             engine.dispose()
         raise
+    for place in places:
+        viewing.define(place.engine, temporary_views(place.store, place.naming.of(place.store)))
     return View(places, clock=clock, owned=engines)

@@ -135,7 +135,7 @@ def test_a_pinned_log_is_found_with_the_process_that_pins_it(tmp_path: Path) -> 
         ("transport", "DROP INDEX idx_turns", "idx_turns missing"),
         ("localqueue", "DROP INDEX idx_messages_visible", "missing"),
         ("localkv", "DELETE FROM qstore_alembic_version", "is not noted"),
-        ("localkv", "DELETE FROM meta", "the marker is missing"),
+        ("localkv", "DELETE FROM meta", "marker"),
     ],
 )
 def test_a_store_that_is_not_whole_is_found(store: str, statement: str, said: str, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ shell.run_line_magic("load_ext", "sql")
 shell.run_line_magic("config", "SqlMagic.displaycon = False")
 shell.user_ns["engine"] = qstore.open_view(sys.argv[1]).engine
 shell.run_line_magic("sql", "engine")
-result = shell.run_line_magic("sql", "SELECT id, payload_data FROM messages ORDER BY id")
-print(result.DataFrame()["payload_data"].tolist())
+result = shell.run_line_magic("sql", "SELECT id, payload, state FROM qstore_queue_view ORDER BY id")
+print(result.DataFrame()[["payload", "state"]].values.tolist())
 """
 
 
@@ -33,7 +33,7 @@ def test_the_sql_magic_reads_the_engine_of_a_view_and_pins_nothing(tmp_path: Pat
             timeout=100,
             check=False,
         )
-        assert "['a', 'b']" in done.stdout.splitlines(), done
+        assert "[['a', 'ready'], ['b', 'ready']]" in done.stdout.splitlines(), done
         engine = open_engine(tmp_path / "localqueue.sqlite")
         assert not checkpoint(engine).busy
         engine.dispose()
