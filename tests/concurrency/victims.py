@@ -88,12 +88,14 @@ def die_before_statement(ready: Ready, operation: str, directory: Path, number: 
             if len(started) == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        held.driver.set_trace_callback(die_in_time)
+        driver = held.driver
+        driver.set_trace_callback(die_in_time)
         if broken:
             held.driver = CommittingEach(held.driver)
         pool.give(held)  # which hands this one out again
         ready()
         call()
+        driver.set_trace_callback(None)  # what comes at the close is none of the operation's
 
 
 def work_until_killed(ready: Ready, loop: str, directory: Path, ledger: Path) -> None:
