@@ -154,7 +154,7 @@ def test_one_who_is_interrupted_while_it_writes_for_all_costs_the_others_nothing
                 raise KeyboardInterrupt
             return result
 
-    monkeypatch.setattr(sqlite, "_Connection", Connection)
+    monkeypatch.setattr(sqlite.File, "kind", Connection)
     repository: TransportRepository[str] = TransportRepository(transport.engine, event_type=str)
     futures = transport.at_once([partial(repository.publish, "g", str(number)) for number in range(THREADS)])
     failed = [number for number, future in enumerate(futures) if future.exception() is not None]
