@@ -99,8 +99,8 @@ def _beginning(monkeypatch: pytest.MonkeyPatch, begin: str | None) -> None:
         held.driver = _Driver(getattr(held.driver, "driver", held.driver), begin)
         return held
 
-    monkeypatch.setattr(Line, "enter", lambda _: True)
-    monkeypatch.setattr(Line, "leave", lambda _: None)
+    monkeypatch.setattr(Line, "enter", lambda *_: True)
+    monkeypatch.setattr(Line, "leave", lambda *_: None)
     monkeypatch.setattr(HoldingPool, "take", taken)
     monkeypatch.setattr(statements, "SETTLE_STAMPS", READ_FIRST)
 
