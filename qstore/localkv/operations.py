@@ -56,18 +56,19 @@ def delete_expired(tx: Transaction, key: str) -> None:
 
 def put(tx: Transaction, key: str, value: bytes, ttl: int | None) -> None:
     """Insert or overwrite, in one statement."""
-    tx.change(statements.PUT, key=key, value=value, expires_at=_expiry(milliseconds(tx.now()), ttl))
+    tx.change(statements.PUT, key=key, value=value, expires_at=_expiry(tx, ttl))
 
 
 def put_if_absent(tx: Transaction, key: str, value: bytes, ttl: int | None) -> bool:
     """Win if the key is absent or expired. One statement, so exactly one of any number of callers wins."""
     now = milliseconds(tx.now())
-    return tx.change(statements.PUT_IF_ABSENT, key=key, value=value, expires_at=_expiry(now, ttl), now=now) == 1
+    expires_at = None if ttl is None else _after(now, ttl)
+    return tx.change(statements.PUT_IF_ABSENT, key=key, value=value, expires_at=expires_at, now=now) == 1
 
 
 def put_many(tx: Transaction, items: Sequence[tuple[str, bytes]], ttl: int | None) -> None:
     """Insert or overwrite all items, with one expiry."""
-    expires_at = _expiry(milliseconds(tx.now()), ttl)
+    expires_at = _expiry(tx, ttl)
     for key, value in items:
         tx.change(statements.PUT, key=key, value=value, expires_at=expires_at)
 
@@ -157,8 +158,12 @@ def _expired(tx: Transaction, expires_at: int | None) -> bool:
     return expires_at is not None and expires_at <= milliseconds(tx.now())
 
 
-def _expiry(now: int, ttl: int | None) -> int | None:
-    return None if ttl is None else min(now + ttl, LATEST_MILLISECONDS)
+def _expiry(tx: Transaction, ttl: int | None) -> int | None:
+    return None if ttl is None else _after(milliseconds(tx.now()), ttl)
+
+
+def _after(now: int, ttl: int) -> int:
+    return min(now + ttl, LATEST_MILLISECONDS)
 
 
 def _end(prefix: str) -> str | bytes:
