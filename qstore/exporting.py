@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from sqlalchemy import Connection, Engine, Table, func, insert, select
 
-from qstore import copying, migrate
+from qstore import copying
 from qstore.copying import Progress, continue_ids, highest_id, snapshot
 from qstore.copying.rows import batch, key_of, portable
 from qstore.engines import Target, open_engine
@@ -118,6 +118,8 @@ def _stage(file: str, directory: str) -> None:
         for store in stores:
             engine = open_engine(os.path.join(directory, f"{store}.sqlite"), durability="normal")
             closing.callback(engine.dispose)
+            from qstore import migrate  # noqa: PLC0415  it imports Alembic, which takes longer than all the rest
+
             migrate.upgrade(engine, stores=(store,))
             place = Place(engine, NATIVE, store)
             tables |= {(store, _bare(place, table)): (engine, table) for table in place.tables}

@@ -6,12 +6,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from sqlalchemy import Engine
 
-from qstore import migrate as migrations
 from qstore.cli.telling import Json, Place, Prefix, Schema, naming_of, say
 from qstore.engines import open_engine
 from qstore.engines.target import in_directory, of_file
@@ -54,7 +53,7 @@ def upgrade(
 ) -> None:
     """Bring stores up to the newest revision, and make those that are missing: in a directory, all three."""
     for engine, naming, stores in _each(place, store, prefix, schema, make=True):
-        migrations.upgrade(engine, naming=naming, stores=stores)
+        _migrations().upgrade(engine, naming=naming, stores=stores)
     _tell(place, store, prefix, schema, json)
 
 
@@ -72,7 +71,7 @@ def check(place: Place, store: Stores = None, json: Json = False, prefix: Prefix
     wrong = [
         sentence
         for engine, naming, stores in _each(place, store, prefix, schema)
-        for sentence in migrations.check(engine, naming=naming, stores=stores)
+        for sentence in _migrations().check(engine, naming=naming, stores=stores)
     ]
     if json:
         say(wrong)
@@ -85,7 +84,7 @@ def check(place: Place, store: Stores = None, json: Json = False, prefix: Prefix
 def stamp(place: Place, store: Stores = None, json: Json = False, prefix: Prefix = None, schema: Schema = None) -> None:
     """Note the revision of stores that another hand has made, after a comparison."""
     for engine, naming, stores in _each(place, store, prefix, schema, write=True):
-        migrations.stamp(engine, naming=naming, stores=stores)
+        _migrations().stamp(engine, naming=naming, stores=stores)
     _tell(place, store, prefix, schema, json)
 
 
@@ -98,7 +97,13 @@ def sql(
 ) -> None:
     """Print the upgrade from nothing as an SQL script. A native file holds one --store; --prefix mounts them."""
     naming = naming_of(prefix, schema) or (NATIVE if dialect is Dialect.sqlite else Naming("qstore_"))
-    typer.echo(migrations.sql(dialect.value, naming=naming, stores=_named(store)), nl=False)
+    typer.echo(_migrations().sql(dialect.value, naming=naming, stores=_named(store)), nl=False)
+
+
+def _migrations() -> Any:
+    from qstore import migrate  # noqa: PLC0415  as Alembic takes longer than all the rest, and `--help` needs it not
+
+    return migrate
 
 
 def _named(stores: list[Store] | None) -> list[str] | None:
@@ -109,7 +114,7 @@ def _tell(place: str, store: list[Store] | None, prefix: str | None, schema: str
     noted = {
         revision
         for engine, naming, stores in _each(place, store, prefix, schema)
-        for revision in migrations.current(engine, naming=naming)
+        for revision in _migrations().current(engine, naming=naming)
         if stores is None or revision.partition(".")[0] in stores
     }
     if json:

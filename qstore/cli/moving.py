@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import TimeRemainingColumn
 
-from qstore import copying, exporting, migrate
+from qstore import copying, exporting
 from qstore.cli.telling import Json, Place, bars, say
 from qstore.errors import InvalidInput
 from qstore.places import shown, stores_at
@@ -43,6 +43,8 @@ def repair(
     json: Json = False,
 ) -> None:
     """Make right anew the tables by which stores find the next message, from the messages. Says what it found."""
+    from qstore import migrate  # noqa: PLC0415  it imports Alembic, which takes longer than all the rest
+
     with ExitStack() as closing:
         places = list(stores_at(target, closing, read_only=False))
         if not places:

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 
 from sqlalchemy import URL, Connection, Table, func, insert, select, text
 
-from qstore import migrate
 from qstore.capabilities import capabilities
 from qstore.copying.note import Note, came_from, refuse_others
 from qstore.copying.rows import batch, key_of, portable, read_as_stored
@@ -75,6 +74,8 @@ def _made(url: URL, store: str, closing: ExitStack) -> Place:
     place = place_at(url, naming_at(url), store, closing)
     if url.get_backend_name() == "sqlite":
         os.makedirs(os.path.dirname(url.database or "."), exist_ok=True)
+    from qstore import migrate  # noqa: PLC0415  it imports Alembic, which takes longer than all the rest
+
     migrate.upgrade(place.engine, naming=place.naming, stores=(store,))
     return place
 

@@ -35,6 +35,10 @@ def test_import_qstore_loads_no_migrations_no_driver_and_nothing_of_an_extra(tmp
     assert not set(found) - {"asyncio"}
 
 
+def test_the_command_line_loads_no_migrations_before_it_is_asked_for_them(tmp_path: Path) -> None:
+    assert "alembic" not in printed(f"import qstore.cli; {LOADED}", tmp_path).split()
+
+
 def test_the_look_at_loaded_modules_can_fail(tmp_path: Path) -> None:
     assert "alembic" in printed(f"import qstore.migrate; {LOADED}", tmp_path).split()
 
