@@ -17,6 +17,7 @@ from typing_extensions import override
 from qstore.capabilities import capabilities
 from qstore.clock import Clock
 from qstore.engines.holding import Held, Memory
+from qstore.engines.postgresql import committed
 from qstore.errors import InvalidInput, shown
 from qstore.formats import Addition
 from qstore.naming import Names
@@ -31,6 +32,7 @@ __all__ = [
     "Seen",
     "Store",
     "Transaction",
+    "in_parallel",
     "keeps_snapshot",
     "parallel",
     "seen_on",
@@ -59,6 +61,11 @@ def parallel(operation: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P
         return function
 
     return mark
+
+
+def in_parallel(operation: Callable[P, R]) -> Callable[P, R]:
+    """What an operation is there."""
+    return _PARALLEL.get(operation, operation)
 
 
 MOST_TIDIED = 1000
@@ -278,23 +285,14 @@ class ConnectionTransaction(Transaction):
     @override
     def run(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         if not capabilities(self._connection.dialect).one_writer:
-            return _PARALLEL.get(operation, operation)(self, *args)  # type: ignore[no-any-return]
+            return in_parallel(operation)(self, *args)
         return operation(self, *args)
 
     @override
     @contextmanager
     def together(self) -> Iterator[None]:
-        if not self._own:
+        with committed(self._connection, self._connection.exec_driver_sql) if self._own else nullcontext():
             yield
-            return
-        self._connection.exec_driver_sql("BEGIN ISOLATION LEVEL READ COMMITTED")
-        try:
-            yield
-        except BaseException:
-            if not self._connection.invalidated:
-                self._connection.exec_driver_sql("ROLLBACK")
-            raise
-        self._connection.exec_driver_sql("COMMIT")
 
     @override
     def has(self, addition: Addition) -> bool:

@@ -357,6 +357,40 @@ class PostgresBackend(ServerBackend, HostBackend):
     """Bound to an Engine of a host's on a server."""
 
 
+class OpenedServerBackend(ServerBackend):
+    """Opened on a server by its URL: statements go to the driver."""
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        repository = kind.open(self.url, **arguments)
+        self._closing.append(repository.close)
+        return repository
+
+
+class AsyncOpenedServerBackend(ServerBackend, AsyncBackend):
+    """The async twins, opened on a server by its URL."""
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        url = self.url.set(drivername=f"postgresql+{self.driver}")
+        repository = self.loop.run(TWINS[kind].open(url, **arguments))
+        self._closing.append(lambda: self.loop.run(repository.close()))
+        return self.loop.sync(repository)
+
+
+class AsyncpgOpenedServerBackend(AsyncOpenedServerBackend):
+    """The async twins, opened on a server through asyncpg."""
+
+    driver = "asyncpg"
+
+
+class ServerWatchedBackend(PostgresBackend):
+    """Bound to an Engine of a host's on a server, with a listener: statements go through SQLAlchemy."""
+
+    def _create_engine(self, store: str) -> Engine:
+        engine = super()._create_engine(store)
+        event.listen(engine, "before_cursor_execute", lambda *_: None)
+        return engine
+
+
 class PostgresSessionBackend(ServerBackend, SessionBackend):
     """Bound to a Session of a host's on a server."""
 
@@ -399,8 +433,15 @@ BACKENDS: dict[str, type[Backend]] = {
     "async postgres": AsyncPostgresBackend,
     "asyncpg": AsyncpgBackend,
     "asyncpg session": AsyncpgSessionBackend,
+    "opened on a server": OpenedServerBackend,
+    "watched on a server": ServerWatchedBackend,
+    "async opened on a server": AsyncOpenedServerBackend,
+    "asyncpg opened on a server": AsyncpgOpenedServerBackend,
 }
-DEFAULT = ("opened", "opened, v1", "host", "session", "async", "async session", "postgres", "asyncpg")
+DEFAULT = (
+    *("opened", "opened, v1", "host", "session", "async", "async session"),
+    *("opened on a server", "postgres", "asyncpg"),
+)
 """What a run has unless QSTORE_TEST_BACKENDS names others (`all`: every one). CI has the rest on the other Pythons."""
 
 _named = os.environ.get("QSTORE_TEST_BACKENDS")

@@ -17,6 +17,7 @@ from qstore import engines
 from qstore.binding.binding import Binding, Direct, raise_known
 from qstore.engines.locking import write_locked
 from qstore.errors import InvalidInput, QstoreError
+from qstore.served import Served, ServedTransaction
 from qstore.transaction import ConnectionTransaction, Store, Transaction
 
 __all__ = ["EngineBinding", "ServerBinding"]
@@ -67,16 +68,17 @@ class ServerBinding(Binding):
         _check_pool(engine)
         self._engine = engine
         self._store = store
+        self._served = Served(store.names)
 
     def __str__(self) -> str:
         return engines.described(self._engine)
 
     @override
     def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
+        once = self._heard if engines.listened_to(self._engine) else self._unheard
         for pause in (*CONFLICT_PAUSES, None):
             try:
-                with engines.connected(self._engine) as connection, engines.committing(connection):
-                    return ConnectionTransaction(connection, self._store, own=True).run(operation, *args)
+                return once(operation, *args)
             except engines.ERRORS as error:
                 if pause is None or not engines.conflict(error):
                     raise_known(error, self._engine, self._store)
@@ -89,6 +91,17 @@ class ServerBinding(Binding):
     def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         with suppress(QstoreError, *engines.ERRORS):
             self.write(operation, *args)
+
+    def _heard(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
+        with engines.connected(self._engine) as connection, engines.committing(connection):
+            return ConnectionTransaction(connection, self._store, own=True).run(operation, *args)
+
+    def _unheard(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
+        lent = engines.lent(self._engine)
+        try:
+            return ServedTransaction(lent, self._store, self._served).run(operation, *args)
+        finally:
+            lent.give()
 
 
 def _check_pool(engine: Engine) -> None:

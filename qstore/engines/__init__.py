@@ -20,7 +20,7 @@ from qstore.engines import postgresql, sqlite
 from qstore.engines.companion import Companion, companion
 from qstore.engines.files import check_version
 from qstore.engines.looking import found
-from qstore.engines.postgresql import beginning, commits_each, committing, connected, upgrading
+from qstore.engines.postgresql import beginning, commits_each, committing, connected, lent, upgrading
 from qstore.engines.results import ERRORS, conflict, described, in_one_line, opened_path, translate, translated
 from qstore.engines.sqlite import Durability, File
 from qstore.engines.target import Target, of_file
@@ -51,6 +51,7 @@ __all__ = [
     "found",
     "in_memory",
     "in_one_line",
+    "lent",
     "listened_to",
     "log_size",
     "open_async_engine",
@@ -135,7 +136,7 @@ def in_memory(engine: Engine) -> bool:
 
 def listened_to(engine: Engine) -> bool:
     """Whether somebody wants to be told of each statement (tracing, a log), as only SQLAlchemy tells them."""
-    return engine._has_events or engine.logger.isEnabledFor(INFO)
+    return engine._has_events or engine.dialect._has_events or engine.logger.isEnabledFor(INFO)
 
 
 def read_only(engine: Engine) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
@@ -30,6 +31,8 @@ class _Children:
     def _renew(self) -> None:
         for engine, forget in list(self._engines.items()):
             forget()
+            # Not even the end of the child may collect what its parent has checked out: that would end it there.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine.pool))
             engine.dispose(close=False)
 
 

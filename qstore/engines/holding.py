@@ -76,32 +76,37 @@ class HoldingPool(QueuePool):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._held: deque[Held] = deque()
+        self._held: deque[Any] = deque()
         self._open = True
         self.closing: Callable[[], None] = lambda: None
         """What is to be done when the pool is disposed of."""
+        self._asking: deque[None] = deque()
 
-    def take(self) -> Held:
+    def take(self, hold: Callable[[PoolProxiedConnection], Any] = Held) -> Any:
         """A connection that nobody else uses until it is given back."""
         try:
             return self._held.pop()
         except IndexError:
-            return Held(self.connect())
+            return hold(self.connect())
 
-    def give(self, held: Held) -> None:
+    def give(self, held: Any) -> None:
         """Give a connection back that is in no transaction. Any other one has to be ended."""
         if len(self._held) >= MOST:
             held.end()
             return
         self._held.append(held)
-        if not self._open:
+        if self._asking or not self._open:
             self._let_go()
 
     def _do_get(self) -> ConnectionPoolEntry:
-        # One that nobody uses goes to whoever asks for one: the pool's limits are its own.
-        with suppress(IndexError):
-            self._held.pop().end()
-        return super()._do_get()
+        # One that nobody uses goes to whoever asks for one, also while that one waits: the pool's limits are its own.
+        self._asking.append(None)
+        try:
+            with suppress(IndexError):
+                self._held.pop().end()
+            return super()._do_get()
+        finally:
+            self._asking.pop()
 
     def checkedout(self) -> int:
         """How many connections are in use."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection
 from sqlalchemy import create_engine as create_sync_engine
@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from qstore.capabilities import capabilities
 from qstore.engines import locking
 from qstore.engines.forking import renewed_in_children
+from qstore.engines.lending import AsyncLendingPool, LendingPool, Lent, lend
 from qstore.engines.results import described, sqlstate
 from qstore.errors import BackendUnsupported, StoreBusy
 
@@ -26,11 +27,13 @@ __all__ = [
     "beginning",
     "check_encoding",
     "commits_each",
+    "committed",
     "committing",
     "connected",
     "create",
     "create_async",
     "driver_extra",
+    "lent",
     "upgrading",
 ]
 
@@ -58,7 +61,7 @@ def create(url: URL, *, read_only: bool) -> Engine:
             f"expected a driver that is not async, found {url.drivername}: see open_async_engine, and the Async twins"
         )
     with driver_extra(url):
-        engine = create_sync_engine(url, connect_args=_READING if read_only else {})
+        engine = create_sync_engine(url, connect_args=_READING if read_only else {}, poolclass=LendingPool)
     renewed_in_children(engine)
     return engine
 
@@ -69,7 +72,7 @@ def create_async(url: URL, *, read_only: bool) -> AsyncEngine:
 
     reading = _READING if url.get_driver_name() == "psycopg" else {"server_settings": _READ_ONLY}
     with driver_extra(url):
-        engine = create_async_engine(url, connect_args=reading if read_only else {})
+        engine = create_async_engine(url, connect_args=reading if read_only else {}, poolclass=AsyncLendingPool)
     renewed_in_children(engine.sync_engine)
     return engine
 
@@ -80,12 +83,24 @@ def connected(engine: Engine) -> Iterator[Connection]:
     try:
         connection = engine.connect()
     except TypeError as error:
-        # From SQL_ASCII psycopg gives bytes for text, the first of which is the server's version.
-        if all(frame.f_code.co_name != "_get_server_version_info" for frame, _ in walk_tb(error.__traceback__)):
-            raise
-        raise _unfit(engine, "SQL_ASCII") from error
+        raise _unreadable(engine, error) from error
     with connection:
         yield connection
+
+
+def lent(engine: Engine) -> Lent:
+    """A connection of the engine's pool, to be given back, on which each statement commits by itself."""
+    try:
+        return lend(engine)
+    except TypeError as error:
+        raise _unreadable(engine, error) from error
+
+
+def _unreadable(engine: Engine, error: TypeError) -> BackendUnsupported:
+    # From SQL_ASCII psycopg gives bytes for text, the first of which is the server's version.
+    if all(frame.f_code.co_name != "_get_server_version_info" for frame, _ in walk_tb(error.__traceback__)):
+        raise error
+    return _unfit(engine, "SQL_ASCII")
 
 
 def check_encoding(connection: Connection) -> None:
@@ -119,6 +134,27 @@ def committing(connection: Connection) -> Iterator[None]:
     finally:
         if not connection.invalidated:
             driver.autocommit = False
+
+
+class Closable(Protocol):
+    """A connection that what interrupts it may close."""
+
+    @property
+    def invalidated(self) -> bool:
+        """Whether it is closed."""
+
+
+@contextmanager
+def committed(connection: Closable, execute: Callable[[str], object]) -> Iterator[None]:
+    """A transaction on a server's connection that otherwise commits each statement."""
+    execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+    try:
+        yield
+    except BaseException:
+        if not connection.invalidated:
+            execute("ROLLBACK")
+        raise
+    execute("COMMIT")
 
 
 def commits_each(connection: Connection) -> bool:

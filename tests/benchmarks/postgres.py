@@ -33,6 +33,7 @@ PEERS: dict[str, tuple[Callable[[URL], Client], Limit]] = {
     "procrastinate": (Procrastinate, at_least(3.4, must=False)),
 }
 RAW = "raw SKIP LOCKED, psycopg 3"
+HOSTS = "a host's engine"
 WORKERS = 4
 CONTENDING = 8
 HELD = 0.001
@@ -68,11 +69,10 @@ def _synced() -> Iterator[None]:
 
 
 class Ours(Client):
-    """The repository, on an engine as a host makes one."""
+    """The repository, opened on the server."""
 
     def __init__(self, url: URL) -> None:
-        self._engine = create_engine(url)
-        self._transport = TransportRepository(self._engine, naming=MOUNTED)
+        self._transport = self._opened(url)
         self._event = event_of(EVENT)
         self._groups = f"group{id(self)}"
 
@@ -84,12 +84,26 @@ class Ours(Client):
             self._transport.ack(lease)
 
     def close(self) -> None:
+        self._transport.close()
+
+    def _opened(self, url: URL) -> TransportRepository[Event]:
+        return TransportRepository.open(url, create=False)
+
+
+class Mounted(Ours):
+    """The repository, on an engine as a host makes one."""
+
+    def close(self) -> None:
         self._engine.dispose()
+
+    def _opened(self, url: URL) -> TransportRepository[Event]:
+        self._engine = create_engine(url)
+        return TransportRepository(self._engine, naming=MOUNTED)
 
 
 def _compared(workers: int, scale: Scale, *, synced: bool) -> Iterator[Line]:
     url = _database(synced=synced)
-    made: dict[str, Callable[[URL], Client]] = {RAW: Raw, "ours": Ours}
+    made: dict[str, Callable[[URL], Client]] = {RAW: Raw, "ours": Ours, HOSTS: Mounted}
     limits = {RAW: at_least(0.85, must=False)}
     absent = []
     for package, (client, limit) in PEERS.items():
@@ -110,6 +124,7 @@ def _compared(workers: int, scale: Scale, *, synced: bool) -> Iterator[Line]:
             figures = interleaved(contenders, scale, times=3 * workers)
     for name, limit in limits.items():
         yield faster(what, figures, "ours", name, limit if workers == 1 and synced else None)
+    yield faster(f"{what}, on {HOSTS}", figures, HOSTS, RAW)
     for package in absent:
         yield missing(what, package, "not installed: pip install 'qstore[bench]'")
 

@@ -95,7 +95,7 @@ def _beginning(monkeypatch: pytest.MonkeyPatch, begin: str | None) -> None:
     take = HoldingPool.take
 
     def taken(pool: HoldingPool) -> Held:
-        held = take(pool)
+        held: Held = take(pool)
         held.driver = _Driver(getattr(held.driver, "driver", held.driver), begin)
         return held
 

@@ -24,7 +24,10 @@ from qstore import (
 from tests import postgres
 from tests.backends import MOUNTED, Backend, ManualClock, backend_of
 
-ON_SERVERS = ("postgres", "postgres session", "async postgres", "asyncpg", "asyncpg session")
+ON_SERVERS = (
+    *("opened on a server", "postgres", "postgres session"),
+    *("async opened on a server", "asyncpg opened on a server", "async postgres", "asyncpg", "asyncpg session"),
+)
 ALL = pytest.mark.parametrize("kind", ON_SERVERS)
 
 
