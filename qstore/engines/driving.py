@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, Protocol
 
 from sqlalchemy.util import await_only
@@ -40,7 +40,7 @@ class _Psycopg:
     __slots__ = ("_cursor", "_link")
 
     def __init__(self, connection: Any) -> None:
-        psycopg = import_module("psycopg")
+        psycopg: Any = sys.modules["psycopg"]  # it has made the connection
         self._cursor: Any = getattr(psycopg, self.KIND)(connection, row_factory=psycopg.rows.tuple_row)
         self._link = connection.pgconn
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NoReturn, cast
 
 from sqlalchemy import AsyncAdaptedQueuePool, Engine, Pool
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 from typing_extensions import override
 
@@ -35,7 +35,8 @@ class Lent:
             # On the driver's own attribute: SQLAlchemy's AUTOCOMMIT sets the isolation level too, and later not to what
             # it was.
             if not self._autocommit:
-                connection.commit()  # what a listener has begun on it
+                if not self._driving.idle:
+                    connection.commit()  # what a listener has begun on it
                 connection.autocommit = True
         except BaseException:
             proxy.invalidate()
@@ -67,10 +68,7 @@ class Lent:
 
     def give(self) -> None:
         """Give it back."""
-        if isinstance(self._pool, LendingPool):
-            self._pool.give(self)
-        else:
-            self.end()
+        self.end()
 
     def end(self) -> None:
         """Check it in as it was found, or close it where that cannot be."""
@@ -98,13 +96,45 @@ class Lent:
         raise _raised(self._engine, told, sql, binds, lost=lost) from error
 
 
+_PLANS = ("enable_seqscan", "jit")
+"""What is off while a connection is lent. A plan is kept for as long as a session lasts; one that was made while a
+queue was nearly empty would read the whole table, also when that has grown, or has many dead rows.
+"""
+
+
+class Kept(Lent):
+    """A connection that stays lent between operations. Plans are made for tables that grow."""
+
+    __slots__ = ()
+
+    def __init__(self, engine: Engine, pool: Pool, proxy: PoolProxiedConnection) -> None:
+        super().__init__(engine, pool, proxy)
+        try:
+            for name in _PLANS:
+                self.change(f"SET {name} = off")
+        except BaseException:
+            self.end()
+            raise
+
+    @override
+    def give(self) -> None:
+        cast(LendingPool, self._pool).give(self)
+
+    @override
+    def end(self) -> None:
+        with suppress(SQLAlchemyError):
+            for name in () if self.in_transaction else _PLANS:
+                self.change(f"RESET {name}")
+        super().end()
+
+
 class LendingPool(HoldingPool):
     """A pool whose connections stay lent until somebody asks the pool for one."""
 
-    def lend_on(self, engine: Engine) -> Lent:
+    def lend_on(self, engine: Engine) -> Kept:
         """A connection, until it is given back."""
-        lent: Lent = self.take(partial(Lent, engine, self))
-        return lent
+        kept: Kept = self.take(partial(Kept, engine, self))
+        return kept
 
     @override
     def _invalidate(self, *args: Any, **kwargs: Any) -> None:

@@ -15,7 +15,15 @@ from sqlalchemy import URL, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from qstore import AsyncLocalKvRepository, LocalKvRepository, Naming, open_async_engine, open_engine
+from qstore import (
+    AsyncLocalKvRepository,
+    AsyncTransportRepository,
+    LocalKvRepository,
+    Naming,
+    open_async_engine,
+    open_engine,
+)
+from qstore import Event as Message
 from qstore.engines.lending import LendingPool
 from tests import postgres
 
@@ -216,6 +224,50 @@ def test_who_wants_to_be_told_of_errors_is_told(engine: Engine) -> None:
     with pytest.raises(Exception, match="does not have the tables"):
         LocalKvRepository(engine, naming=NAMING).get("key")
     assert told
+
+
+def read_whole(url: URL) -> int:
+    """How often all of a transport's table was read, by sessions that are over."""
+    with postgres.connect(url) as connection:
+        connection.execute("SELECT pg_sleep(0.05)")
+        query = "SELECT sum(seq_scan) FROM pg_stat_user_tables WHERE relname LIKE 'qstore_transport_%'"
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_a_plan_that_was_made_when_the_queue_was_nearly_empty_reads_no_table_whole(url: URL, driver: str) -> None:
+    async def work() -> None:
+        engine = open_async_engine(url.set(drivername=f"postgresql+{driver}"))
+        transport = AsyncTransportRepository(engine, naming=NAMING)
+        for number in range(10):
+            await transport.publish(f"group {number}", Message(kind="k"))
+        with postgres.connect(url) as connection:
+            connection.execute("VACUUM ANALYZE")
+        for number in range(10):
+            await transport.publish(f"group {number}", Message(kind="k"))
+            lease = await transport.claim("worker", 30)
+            assert lease is not None
+            await transport.ack(await transport.extend(lease, 30))
+        await engine.dispose()
+
+    before = read_whole(url)
+    asyncio.run(work())
+    while sessions(url):  # they tell the server what they did when they end
+        pass
+    assert read_whole(url) == before
+
+
+def test_the_callers_own_statements_are_planned_as_the_server_is_set(engine: Engine) -> None:
+    show = text("SHOW enable_seqscan")
+    LocalKvRepository(engine, naming=NAMING).put("key", b"v")
+    pool: Any = engine.pool
+    lent = pool.lend_on(engine)
+    assert [tuple(row) for row in lent.rows(str(show), [])] == [("off",)]
+    lent.give()
+    with engine.connect() as connection:
+        assert connection.execute(show).scalar_one() == "on"
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
