@@ -13,8 +13,9 @@ from qstore.engines.lending import Lent
 from qstore.engines.postgresql import committed
 from qstore.formats import Addition
 from qstore.naming import Names
+from qstore.parallel import in_parallel
 from qstore.statement import Statement
-from qstore.transaction import Row, Store, Transaction, in_parallel
+from qstore.transaction import Row, Store, Transaction
 
 __all__ = ["Served", "ServedTransaction"]
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine
@@ -21,6 +21,7 @@ from qstore.engines.postgresql import committed
 from qstore.errors import InvalidInput, shown
 from qstore.formats import Addition
 from qstore.naming import Names
+from qstore.parallel import in_parallel
 from qstore.statement import Rendered, Statement
 
 __all__ = [
@@ -32,14 +33,11 @@ __all__ = [
     "Seen",
     "Store",
     "Transaction",
-    "in_parallel",
     "keeps_snapshot",
-    "parallel",
     "seen_on",
     "tidied",
 ]
 
-P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
@@ -49,24 +47,6 @@ Row = Sequence[Any]
 _SCHEMA_VERSION = Statement("PRAGMA schema_version")
 
 _SCHEMA = Statement("SELECT lower(name), lower(tbl_name) FROM sqlite_master")
-
-_PARALLEL: dict[Callable[..., Any], Callable[..., Any]] = {}
-
-
-def parallel(operation: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Mark a function as what an operation is on a back end where writers work in parallel."""
-
-    def mark(function: Callable[P, R]) -> Callable[P, R]:
-        _PARALLEL[operation] = function
-        return function
-
-    return mark
-
-
-def in_parallel(operation: Callable[P, R]) -> Callable[P, R]:
-    """What an operation is there."""
-    return _PARALLEL.get(operation, operation)
-
 
 MOST_TIDIED = 1000
 """Rows that one TIDY of a server's store settles."""

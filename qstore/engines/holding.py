@@ -126,5 +126,9 @@ class HoldingPool(QueuePool):
         return pool
 
     def _let_go(self) -> None:
-        while self._held:
-            self._held.pop().end()
+        while True:
+            try:
+                held = self._held.pop()
+            except IndexError:  # somebody else may have taken the last one
+                return
+            held.end()

@@ -118,7 +118,10 @@ class Kept(Lent):
 
     @override
     def give(self) -> None:
-        cast(LendingPool, self._pool).give(self)
+        if self.in_transaction:
+            self.end()
+        else:
+            cast(LendingPool, self._pool).give(self)
 
     @override
     def end(self) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from qstore.localkv import operations
 from qstore.localkv.operations import Items, Looked, first_after
+from qstore.parallel import parallel
 from qstore.statement import SERVER_MILLISECONDS, Statement
-from qstore.transaction import Transaction, parallel
+from qstore.transaction import Transaction
 
 __all__ = [
     "delete_expired",

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from qstore.localqueue import operations
 from qstore.localqueue.operations import Delivered, Receipt, refuse_if_there
 from qstore.localqueue.statements import ACK
+from qstore.parallel import parallel
 from qstore.statement import SERVER_MILLISECONDS, Statement
-from qstore.transaction import MOST_TIDIED, Transaction, keeps_snapshot, parallel, tidied
+from qstore.transaction import MOST_TIDIED, Transaction, keeps_snapshot, tidied
 
 __all__ = ["ack", "ack_many", "nack", "receive", "send", "send_many"]
 

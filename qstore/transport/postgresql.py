@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from struct import unpack
 
 from qstore.errors import StoreBusy
-from qstore.transaction import Transaction, keeps_snapshot, parallel, tidied
+from qstore.parallel import parallel
+from qstore.transaction import Transaction, keeps_snapshot, tidied
 from qstore.transport import operations
 from qstore.transport import statements_postgresql as statements
 from qstore.transport.operations import PARKED, Claimed, Fence, gone, stale
