@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel
 
 from qstore.errors import InvalidInput, InvalidType, shown
 
-__all__ = ["HIGHEST_INTEGER", "integer", "several", "text"]
+__all__ = ["HIGHEST_INTEGER", "integer", "one_of", "several", "text"]
 
 T = TypeVar("T")
 
@@ -35,6 +35,16 @@ def text(field: str, value: str, *, at_most: int | None = None, or_empty: bool =
     if at_most is not None and size > at_most:
         raise InvalidInput(field, f"expected at most {at_most:,} bytes of UTF-8, found {size:,}")
     return value if type(value) is str else str.__str__(value)
+
+
+def one_of(field: str, value: str, choices: Collection[str]) -> str:
+    """Check that text is one of a few words."""
+    expected = " or ".join(choices)
+    if not isinstance(value, str):
+        raise InvalidType.of(field, value, expected)
+    if value not in choices:
+        raise InvalidInput(field, f"expected {expected}, found {shown(value)}")
+    return value
 
 
 def several(field: str, values: Iterable[T], of: str) -> list[T]:

@@ -10,10 +10,11 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines, revisions, wholeness
+from qstore.arguments import one_of, several, text
 from qstore.awaited import AsyncBind, awaited
 from qstore.engines import Bind
 from qstore.engines.files import recognise_file
-from qstore.errors import FormatError, InvalidInput, InvalidType, shown
+from qstore.errors import FormatError, InvalidInput, InvalidType
 from qstore.formats import FORMATS, Found, newest
 from qstore.naming import NATIVE, Naming
 
@@ -59,8 +60,7 @@ def downgrade(
 
 def current(bind: Bind, *, naming: Naming = NATIVE) -> tuple[str, ...]:
     """The revisions that the database notes for its stores, in order of their names."""
-    if not isinstance(naming, Naming):
-        raise InvalidType.of("naming", naming, "a Naming")
+    _check_naming(naming)
 
     def look(connection: Connection) -> tuple[str, ...]:
         noted = set[str]()
@@ -117,8 +117,8 @@ def stamp(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None =
 
 def sql(dialect: str = "sqlite", *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> str:
     """The upgrade from nothing as an SQL script. `stores`: all, or for native names one of them."""
-    if dialect not in {name for fmt in FORMATS.values() for name in fmt.ddl}:
-        raise InvalidInput("dialect", f"expected sqlite or postgresql, found {shown(dialect)}")
+    one_of("dialect", dialect, ("sqlite", "postgresql"))
+    _check_naming(naming)
     chosen = _named(stores)
     if naming.native and len(chosen) != 1:
         raise InvalidInput("stores", f"expected one of {', '.join(FORMATS)} (a native file holds one store)")
@@ -183,6 +183,7 @@ def store_of(path: str) -> str | None:
 
     FormatError if it is another application's database.
     """
+    text("path", path, or_empty=True)
     refusals = []
     for store, fmt in FORMATS.items():
         try:
@@ -216,8 +217,7 @@ def _faults(connection: Connection, naming: Naming, store: str, found: Found) ->
 
 def _chosen(bind: Bind, naming: Naming, stores: Iterable[str] | None) -> Sequence[str]:
     _engine(bind)
-    if not isinstance(naming, Naming):
-        raise InvalidType.of("naming", naming, "a Naming")
+    _check_naming(naming)
     if stores is not None or not naming.native:
         return _named(stores)
     engine = _engine(bind)
@@ -231,16 +231,15 @@ def _chosen(bind: Bind, naming: Naming, stores: Iterable[str] | None) -> Sequenc
     return (store,)
 
 
+def _check_naming(naming: Naming) -> None:
+    if not isinstance(naming, Naming):
+        raise InvalidType.of("naming", naming, "a Naming")
+
+
 def _named(stores: Iterable[str] | None) -> Sequence[str]:
     if stores is None:
         return tuple(FORMATS)
-    if isinstance(stores, str) or not isinstance(stores, Iterable):
-        raise InvalidType.of("stores", stores, f"some of {', '.join(FORMATS)} in a list")
-    chosen = tuple(stores)
-    for store in chosen:
-        if store not in FORMATS:
-            raise InvalidInput("stores", f"expected some of {', '.join(FORMATS)}, found {shown(store)}")
-    return chosen
+    return [one_of("stores", store, FORMATS) for store in several("stores", stores, f"some of {', '.join(FORMATS)}")]
 
 
 def _engine(bind: Bind) -> Engine:

@@ -58,8 +58,11 @@ def decode(id: int, raw: bytes, adapter: TypeAdapter[T]) -> T:
         # By either name: a model is stored under its fields' names, as the seed has it, even where they have aliases.
         return adapter.validate_json(raw, by_alias=True, by_name=True)
     except ValidationError as error:
+        # Without what was found there: errors are logged, and payloads may be secret.
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}".removeprefix(": ") for each in problems)
         raise UndecodablePayload(
-            f"message {id}: the stored payload does not decode: {error}", id=id, raw=_readable(raw)
+            f"message {id}: the stored payload does not decode: {told}", id=id, raw=_readable(raw)
         ) from error
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import URL, Connection, Engine, MetaData, Table, inspect
 from sqlalchemy.orm import Session, scoped_session
 
 from qstore.engines import Bind, Target, described, found, open_engine, translated
+from qstore.engines.results import without_passwords
 from qstore.engines.target import in_directory, of_file
 from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError
 from qstore.formats import FORMATS, Found
@@ -130,8 +131,8 @@ def shown(target: Target) -> str:
     try:
         url = of_file(target)
     except QstoreError:
-        return re.sub(r"//[^/@]*@", "//***@", str(target))
-    return url.database or "" if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
+        return re.sub(r"//[^?]*@", "//***@", str(target)).partition("?")[0]
+    return url.database or "" if url.get_backend_name() == "sqlite" else without_passwords(url)
 
 
 def places_in(bind: Bind, naming: Naming | None = None) -> list[Place]:

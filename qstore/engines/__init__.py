@@ -24,7 +24,7 @@ from qstore.engines.postgresql import beginning, commits_each, committing, conne
 from qstore.engines.results import ERRORS, conflict, described, in_one_line, opened_path, translate, translated
 from qstore.engines.sqlite import Durability, File
 from qstore.engines.target import Target, of_file
-from qstore.errors import BackendUnsupported
+from qstore.errors import BackendUnsupported, InvalidType
 from qstore.naming import Naming
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def read_only(engine: Engine) -> bool:
 
 def log_size(engine: Engine) -> int:
     """Bytes of SQLite's log beside the file: what writers have added and no checkpoint has cut away yet."""
+    _check_engine(engine)
     path = opened_path(engine) or engine.url.database or ""
     try:
         return os.stat(path + "-wal").st_size
@@ -165,6 +166,7 @@ class Checkpoint:
 
 def checkpoint(engine: Engine) -> Checkpoint:
     """Write SQLite's log back into the file and cut it to nothing, after a wait of up to 5 s for its readers to end."""
+    _check_engine(engine)
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
         if not isinstance(driver, sqlite3.Connection):
@@ -174,3 +176,8 @@ def checkpoint(engine: Engine) -> Checkpoint:
         with translated(described(engine)):
             busy, log_pages, done_pages = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return Checkpoint(bool(busy), int(log_pages), int(done_pages))
+
+
+def _check_engine(engine: Engine) -> None:
+    if not isinstance(engine, Engine):
+        raise InvalidType.of("engine", engine, "a SQLAlchemy Engine")

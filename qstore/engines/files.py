@@ -91,7 +91,15 @@ def _look(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T | None
 def _see(path: str, mode: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T:
     with closing(sqlite3.connect(uri(path, mode), uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)) as connection:
         connection.execute("BEGIN")  # one snapshot for all queries
-        return see(lambda query: connection.execute(query).fetchall())
+        try:
+            return see(lambda query: connection.execute(query).fetchall())
+        except UnicodeDecodeError as error:  # the driver's, for what SQLite says of a damaged schema
+            raise FormatError(
+                "the file is not a readable SQLite database",
+                found=f"a schema that is not UTF-8: {error}",
+                supported="a SQLite database, or an absent or empty file",
+                target=path,
+            ) from error
 
 
 def log_waits(path: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import URL, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -28,6 +28,7 @@ __all__ = [
     "primary",
     "translate",
     "translated",
+    "without_passwords",
 ]
 
 BUSY_TIMEOUT = 5.0
@@ -186,6 +187,11 @@ def opened_path(engine: Engine) -> str | None:
 
 
 def described(engine: Engine) -> str:
-    """The database's name for messages: the file, or the URL without its passwords, also those in parameters."""
-    hidden = {name: "..." for name in engine.url.query if "password" in name.lower()}
-    return opened_path(engine) or engine.url.update_query_dict(hidden).render_as_string(hide_password=True)
+    """The database's name for messages: the file, or the URL without its passwords."""
+    return opened_path(engine) or without_passwords(engine.url)
+
+
+def without_passwords(url: URL) -> str:
+    """A URL for messages, without its passwords, also those in parameters."""
+    hidden = {name: "..." for name in url.query if "password" in name.lower()}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)

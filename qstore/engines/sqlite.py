@@ -11,13 +11,14 @@ from weakref import WeakSet
 
 from sqlalchemy import URL, Engine, create_engine, event
 
+from qstore.arguments import one_of
 from qstore.engines.files import check_version, log_waits, patiently, refuse_other_files, uri
 from qstore.engines.forking import renewed_in_children
 from qstore.engines.holding import HoldingPool
 from qstore.engines.line import Line
 from qstore.engines.results import BUSY_TIMEOUT, moved, translated
 from qstore.engines.turns import Turns
-from qstore.errors import FormatError, InvalidInput, shown
+from qstore.errors import FormatError, InvalidInput
 
 __all__ = ["Durability", "File", "create", "prepare", "refuse_memory"]
 
@@ -44,8 +45,7 @@ def create(path: str, *, read_only: bool, durability: Durability, fair: bool, ex
     With `exists` it is the file that is there now, and no other one is ever made in its place.
     """
     check_version(lambda: path)
-    if durability not in _SYNCHRONOUS:
-        raise InvalidInput("durability", f"expected 'full' or 'normal', found {shown(durability)}")
+    one_of("durability", durability, _SYNCHRONOUS)
     file = File(path, read_only=read_only, durability=durability, fair=fair)
     if exists:
         file.identify()

@@ -149,12 +149,11 @@ def _items(rows: Sequence[Row]) -> Items:
     return [(key, value) for key, value, _ in rows]
 
 
-def _moment(expires_at: object) -> float:
-    """When a key expires. What others wrote in place of a number is later than any number."""
-    return expires_at if isinstance(expires_at, (int, float)) else math.inf
+def _moment(expires_at: float | None) -> float:
+    return math.inf if expires_at is None else expires_at
 
 
-def _expired(tx: Transaction, expires_at: int | None) -> bool:
+def _expired(tx: Transaction, expires_at: float | None) -> bool:
     return expires_at is not None and expires_at <= milliseconds(tx.now())
 
 

@@ -174,7 +174,10 @@ class LocalKvRepository(Repository):
     def _value(self, value: Value) -> bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise InvalidType.of("value", value, "bytes, bytearray or memoryview")
-        size = memoryview(value).nbytes
+        try:
+            size = memoryview(value).nbytes
+        except ValueError as error:
+            raise InvalidInput("value", f"expected bytes that can be read: {error}") from error
         if size > self._largest_value:
             raise PayloadTooLarge("value", size=size, limit=self._largest_value)
         return value if type(value) is bytes else bytes(value)

@@ -2,9 +2,12 @@
 
 from qstore.statement import Statement
 
-GET = Statement("SELECT CAST(value AS BLOB), expires_at FROM {kv} WHERE key = :key")
+# What others wrote in place of a number is later than any number, to SQLite and so here: it never expires.
+_EXPIRES_AT = "CASE WHEN typeof(expires_at) IN ('integer', 'real') THEN expires_at END"
 
-EXISTS = Statement("SELECT expires_at FROM {kv} WHERE key = :key")
+GET = Statement(f"SELECT CAST(value AS BLOB), {_EXPIRES_AT} FROM {{kv}} WHERE key = :key")
+
+EXISTS = Statement(f"SELECT {_EXPIRES_AT} FROM {{kv}} WHERE key = :key")
 
 DELETE_EXPIRED = Statement("DELETE FROM {kv} WHERE key = :key AND expires_at IS NOT NULL AND expires_at <= :now")
 
@@ -25,22 +28,22 @@ PURGE_EXPIRED = Statement("DELETE FROM {kv} WHERE expires_at IS NOT NULL AND exp
 
 # A range ends before the first key that no longer starts with the prefix. Where there is no such key (the empty prefix,
 # or nothing but U+10FFFF) `:end` is an empty BLOB: SQLite sorts every text before every BLOB.
-SCAN = Statement("""
-    SELECT key, CAST(value AS BLOB), expires_at FROM {kv}
+SCAN = Statement(f"""
+    SELECT key, CAST(value AS BLOB), {_EXPIRES_AT} FROM {{kv}}
     WHERE key >= :prefix AND key < :end AND (expires_at IS NULL OR expires_at > :now)
     ORDER BY key LIMIT :limit OFFSET :offset
 """)
 
 # Of the keys before an offset: how many there are, the last one, and when the first of them expires.
-SKIP = Statement("""
+SKIP = Statement(f"""
     SELECT count(*), max(key), min(expires_at) FROM (
-      SELECT key, expires_at FROM {kv}
+      SELECT key, {_EXPIRES_AT} AS expires_at FROM {{kv}}
       WHERE key >= :prefix AND key < :end AND (expires_at IS NULL OR expires_at > :now)
       ORDER BY key LIMIT :offset)
 """)
 
-SCAN_AFTER = Statement("""
-    SELECT key, CAST(value AS BLOB), expires_at FROM {kv}
+SCAN_AFTER = Statement(f"""
+    SELECT key, CAST(value AS BLOB), {_EXPIRES_AT} FROM {{kv}}
     WHERE key > :after AND key < :end AND (expires_at IS NULL OR expires_at > :now)
     ORDER BY key LIMIT :limit
 """)

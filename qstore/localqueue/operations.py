@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 from qstore.clock import milliseconds
-from qstore.errors import StaleReceipt
+from qstore.errors import FormatError, StaleReceipt
 from qstore.formats import LOCALQUEUE_V1_1
 from qstore.localqueue import statements
 from qstore.transaction import Row, Transaction
@@ -48,8 +48,10 @@ def receive(tx: Transaction, max_messages: int, visibility_timeout: int) -> list
     delivered: list[Delivered] = []
     for (id,) in (_due if tx.has(LOCALQUEUE_V1_1) else _due_of_all)(tx, now, max_messages):
         receipt = str(uuid4())
-        [row] = tx.rows(statements.RECEIVE, visible_at=now + visibility_timeout, receipt=receipt, id=id)
-        payload_type, payload_data, attempt = row
+        rows = tx.rows(statements.RECEIVE, visible_at=now + visibility_timeout, receipt=receipt, id=id)
+        if not rows:
+            raise _damaged(id)
+        [(payload_type, payload_data, attempt)] = rows
         delivered.append((id, receipt, payload_type, payload_data, attempt))
     return delivered
 
@@ -102,6 +104,15 @@ def _move_mark(tx: Transaction, now: int) -> bool:
 
 def _insert(tx: Transaction, payload_type: str, payload_data: str, now: int) -> int:
     return tx.insert(statements.SEND, payload_type=payload_type, payload_data=payload_data, now=now)
+
+
+def _damaged(id: int) -> FormatError:
+    return FormatError(
+        "the file is damaged: an index names a message that the table does not have. Restore a copy, or REINDEX it",
+        found=f"no message {id}",
+        supported="a SQLite database that passes PRAGMA integrity_check",
+        target="localqueue",
+    )
 
 
 def refuse_if_there(tx: Transaction, id: int, operation: str) -> None:

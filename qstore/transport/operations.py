@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qstore.errors import StaleLease
+from qstore.errors import StaleLease, shown
 from qstore.formats import TRANSPORT_V1_1
 from qstore.transaction import Row, Transaction
 from qstore.transport import statements
@@ -148,8 +148,8 @@ def stale(fence: Fence, operation: str, locked_by: str | None, until: float | No
     elif locked_by == PARKED:
         found = f"it is parked until {until}"
     else:
-        found = f"it is leased to {locked_by!r} until {until}"
+        found = f"it is leased to {shown(locked_by)} until {until}"
     return StaleLease(
-        f"cannot {operation} message {seq}: expected it leased to {worker_id!r} until {lock_expiry}, but {found}",
+        f"cannot {operation} message {seq}: expected it leased to {shown(worker_id)} until {lock_expiry}, but {found}",
         seq=seq,
     )

@@ -8,13 +8,13 @@ from typing import Generic, Self, cast
 
 from pydantic import BaseModel, TypeAdapter
 
-from qstore.arguments import integer, several, text
+from qstore.arguments import HIGHEST_INTEGER, integer, several, text
 from qstore.awaited import AsyncBind, await_to
 from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, seconds
 from qstore.engines import Durability, Target
 from qstore.engines.target import of_file
-from qstore.errors import InvalidInput, InvalidType
+from qstore.errors import InvalidInput, InvalidType, shown
 from qstore.naming import NATIVE, Naming
 from qstore.opening import naming_at, open_async_store, open_store
 from qstore.payload import dump
@@ -47,7 +47,7 @@ class TransportRepository(Repository, Generic[EventT]):
         clock: Clock | None = None,
     ) -> None:
         """Use a store that exists. `event_type`: what events are decoded to, any pydantic type."""
-        self._adapter = event_type if isinstance(event_type, TypeAdapter) else TypeAdapter(event_type)
+        self._adapter = _adapter(event_type)
         self._model = event_type if isinstance(event_type, type) and issubclass(event_type, BaseModel) else None
         super().__init__(bind_to(bind, naming, "transport", clock))
 
@@ -205,6 +205,17 @@ class AsyncTransportRepository(AsyncRepository, Generic[EventT]):
         return await self._run(self._behind.extend, lease, visibility)
 
 
+def _adapter(event_type: type[EventT] | TypeAdapter[EventT]) -> TypeAdapter[EventT]:
+    if isinstance(event_type, TypeAdapter):
+        return event_type
+    if isinstance(event_type, str):
+        raise InvalidType.of("event_type", event_type, "a type or a TypeAdapter")
+    try:
+        return TypeAdapter(event_type)
+    except Exception as error:  # pydantic's errors for what is no type are of every kind
+        raise InvalidType("event_type", f"expected a type that pydantic knows, found {shown(event_type)}") from error
+
+
 def _parts(message: tuple[str, EventT] | tuple[str, EventT, int]) -> tuple[str, EventT] | tuple[str, EventT, int]:
     if not isinstance(message, tuple) or len(message) not in (2, 3):
         raise InvalidType.of("messages", message, "tuples (group_id, event) or (group_id, event, priority)")
@@ -220,4 +231,14 @@ def _worker_id(worker_id: str) -> str:
 def _fence(lease: Lease[EventT]) -> operations.Fence:
     if not isinstance(lease, Lease):
         raise InvalidType.of("lease", lease, "a Lease, as claim returns it")
-    return lease.seq, lease.group_id, lease.worker_id, lease.lock_expiry
+    fence = lease.seq, lease.group_id, lease.worker_id, lease.lock_expiry
+    seq, group_id, worker_id, lock_expiry = fence
+    # A lease that was kept elsewhere meanwhile may have come back as another.
+    if type(seq) is not int or type(lock_expiry) is not float or not type(group_id) is type(worker_id) is str:
+        raise InvalidType("lease", "expected its fields of the types that claim gives them, found others")
+    if not 0 <= seq <= HIGHEST_INTEGER:
+        raise InvalidInput("lease", f"expected a seq as claim returns it, found {shown(seq)}")
+    for part in (group_id, worker_id):
+        if not part.isascii() or "\0" in part:
+            text("lease", part)
+    return fence
