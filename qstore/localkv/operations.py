@@ -56,19 +56,18 @@ def delete_expired(tx: Transaction, key: str) -> None:
 
 def put(tx: Transaction, key: str, value: bytes, ttl: int | None) -> None:
     """Insert or overwrite, in one statement."""
-    tx.change(statements.PUT, key=key, value=value, expires_at=_expiry(tx, ttl))
+    tx.change(statements.PUT, key=key, value=value, expires_at=_expiry(milliseconds(tx.now()), ttl))
 
 
 def put_if_absent(tx: Transaction, key: str, value: bytes, ttl: int | None) -> bool:
     """Win if the key is absent or expired. One statement, so exactly one of any number of callers wins."""
     now = milliseconds(tx.now())
-    expires_at = None if ttl is None else _after(now, ttl)
-    return tx.change(statements.PUT_IF_ABSENT, key=key, value=value, expires_at=expires_at, now=now) == 1
+    return tx.change(statements.PUT_IF_ABSENT, key=key, value=value, expires_at=_expiry(now, ttl), now=now) == 1
 
 
 def put_many(tx: Transaction, items: Sequence[tuple[str, bytes]], ttl: int | None) -> None:
     """Insert or overwrite all items, with one expiry."""
-    expires_at = _expiry(tx, ttl)
+    expires_at = _expiry(milliseconds(tx.now()), ttl)
     for key, value in items:
         tx.change(statements.PUT, key=key, value=value, expires_at=expires_at)
 
@@ -157,12 +156,8 @@ def _expired(tx: Transaction, expires_at: float | None) -> bool:
     return expires_at is not None and expires_at <= milliseconds(tx.now())
 
 
-def _expiry(tx: Transaction, ttl: int | None) -> int | None:
-    return None if ttl is None else _after(milliseconds(tx.now()), ttl)
-
-
-def _after(now: int, ttl: int) -> int:
-    return min(now + ttl, LATEST_MILLISECONDS)
+def _expiry(now: int, ttl: int | None) -> int | None:
+    return None if ttl is None else min(now + ttl, LATEST_MILLISECONDS)
 
 
 def _end(prefix: str) -> str | bytes:
