@@ -172,7 +172,7 @@ class Transaction(ABC):
         of the schema is asked for in each, and the schema itself only when that has changed.
         """
         seen = self._seen()
-        version = self.row(_SCHEMA_VERSION)
+        [version] = self.row(_SCHEMA_VERSION) or (None,)
         if version != seen.version:
             there = {tuple(it) for it in self.rows(_SCHEMA)}
             names = self._store.names

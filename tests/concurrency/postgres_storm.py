@@ -86,12 +86,12 @@ class Worker:
             group, event = self._new()
             seq = self._own(lambda: self._transport.publish(group, event, random.randrange(5)))
             if seq is not None:
-                self.notes.append(Note("published", event, group, seq))
+                self.notes.append(Note("published", event, group, seq, time.time()))
         elif random.random() < 0.05:
             new = [self._new() for _ in range(random.randrange(1, 5))]
             seqs = self._own(lambda: self._transport.publish_many(new))
             for (group, event), seq in zip(new, seqs or (), strict=False):
-                self.notes.append(Note("published", event, group, seq))
+                self.notes.append(Note("published", event, group, seq, time.time()))
         elif self._held and random.random() < 0.5 + (len(self._held) >= HELD):
             self._settle(*self._held.pop(random.randrange(len(self._held))))
         else:
@@ -129,7 +129,8 @@ class Worker:
             for _ in range(self._random.randrange(self._plan.joined) + 1):
                 if self._random.random() < 0.5:
                     group, event = self._new()
-                    notes.append(Note("published", event, group, transport.publish(group, event)))
+                    seq = transport.publish(group, event)
+                    notes.append(Note("published", event, group, seq, time.time()))
                 elif (lease := transport.claim(self._name, 5.0)) is not None:
                     self.claims += 1
                     transport.ack(lease)
