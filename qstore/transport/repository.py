@@ -223,9 +223,10 @@ def _parts(message: tuple[str, EventT] | tuple[str, EventT, int]) -> tuple[str, 
 
 
 def _worker_id(worker_id: str) -> str:
-    if worker_id == operations.PARKED:
-        raise InvalidInput("worker_id", f"expected a worker's name, found {worker_id!r}, which marks a parked message")
-    return text("worker_id", worker_id, at_most=LONGEST_ID)
+    checked = text("worker_id", worker_id, at_most=LONGEST_ID)
+    if checked == operations.PARKED:
+        raise InvalidInput("worker_id", f"expected a worker's name, found {checked!r}, which marks a parked message")
+    return checked
 
 
 def _fence(lease: Lease[EventT]) -> operations.Fence:

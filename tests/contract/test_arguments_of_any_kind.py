@@ -108,7 +108,7 @@ def _with_numpy(values: list[Any]) -> list[Any]:
     return [*values, *scalars, np.str_("a"), np.str_("\0"), np.bytes_(b"a"), np.zeros(2), np.datetime64("2020")]
 
 
-FLAGS = {"create", "portable", "if_not_exists", "read_only", "drop_data"}
+FLAGS = {"create", "portable", "if_not_exists", "read_only", "drop_data", "fair"}
 """Arguments that are asked for their truth and for nothing else."""
 
 
@@ -128,6 +128,7 @@ METHODS: dict[tuple[str, str, str], Callable[[Any, Any, Any], Any]] = {
     ("transport", "claim", "visibility"): lambda it, v, _: it.claim("w", v),
     ("transport", "claim", "min_priority"): lambda it, v, _: it.claim("w", 5, v),
     ("transport", "ack", "lease"): lambda it, v, _: it.ack(v),
+    ("transport", "ack_many", "leases"): lambda it, v, _: it.ack_many(v),
     ("transport", "nack", "lease"): lambda it, v, _: it.nack(v),
     ("transport", "nack", "delay"): lambda it, v, filled: it.nack(filled.lease, v),
     ("transport", "extend", "lease"): lambda it, v, _: it.extend(v, 5),
@@ -150,6 +151,7 @@ METHODS: dict[tuple[str, str, str], Callable[[Any, Any, Any], Any]] = {
     ("localqueue", "receive", "max_messages"): lambda it, v, _: it.receive(v),
     ("localqueue", "receive", "visibility_timeout"): lambda it, v, _: it.receive(visibility_timeout=v),
     ("localqueue", "ack", "receipt_handle"): lambda it, v, _: it.ack(v),
+    ("localqueue", "ack_many", "receipt_handles"): lambda it, v, _: it.ack_many(v),
     ("localqueue", "nack", "receipt_handle"): lambda it, v, _: it.nack(v),
 }
 """A call for each argument of each method, with all the other arguments as they should be."""
@@ -259,7 +261,16 @@ FUNCTIONS: dict[tuple[str, str], Callable[[Any, Engine, Path], Any]] = {
             if parameter
             in (name := next(iter(inspect.signature(kind.open).parameters)), *inspect.signature(kind.open).parameters)
         ]
-        for parameter in ("target", "data_dir_or_url", "event_type", "create", "clock", "durability", "portable")
+        for parameter in (
+            "target",
+            "data_dir_or_url",
+            "event_type",
+            "create",
+            "clock",
+            "durability",
+            "portable",
+            "fair",
+        )
     },
     **{
         ("__init__", parameter): lambda v, engine, _, parameter=parameter: [  # type: ignore[misc]  # as above

@@ -149,6 +149,19 @@ class LocalQueueMachine(StoreMachine):
         if sent is not None:
             self.model.messages[sent].visible_at = self.milliseconds
 
+    @precondition(lambda self: self.handles)
+    @rule(by=st.integers(0, 1), numbers=st.lists(st.integers(0, 7), max_size=3))
+    def ack_many(self, by: int, numbers: list[int]) -> None:
+        handles = [self.handles[-1 - number % len(self.handles)] for number in numbers]
+        there = {each for each in handles if int(each.partition(":")[0]) in self.model.messages}
+        current = {
+            each for each in there if each.endswith(f":{self.model.messages[int(each.partition(':')[0])].receipt}")
+        }
+        stale = there != current
+        assert _stale(lambda: self.repositories[by].ack_many([*handles, "never issued"])) is stale
+        for handle in current if not stale else ():
+            del self.model.messages[int(handle.partition(":")[0])]
+
     def _settled(self, zeros: str, number: int, settle: Callable[[str], None]) -> int | None:
         """Settle a delivery, whether it is the message's last one or not. Returns the id if it is."""
         handle = self.handles[-1 - number % len(self.handles)]

@@ -168,6 +168,15 @@ class TransportMachine(StoreMachine):
             self.model.remove(lease.seq)
 
     @precondition(lambda self: self.leases)
+    @rule(by=st.integers(0, 1), numbers=st.lists(st.integers(0, 7), max_size=3))
+    def ack_many(self, by: int, numbers: list[int]) -> None:
+        leases = [self._lease(number) for number in numbers]
+        stale = any(self.model.carries(lease) is False for lease in leases)
+        assert _stale(lambda: self.repositories[by].ack_many(leases)) is stale
+        for seq in {lease.seq for lease in leases} & set(self.model.messages) if not stale else ():
+            self.model.remove(seq)
+
+    @precondition(lambda self: self.leases)
     @rule(by=st.integers(0, 1), number=st.integers(0, 7), delay=st.just(0) | DURATIONS)
     def nack(self, by: int, number: int, delay: Any) -> None:
         lease = self._lease(number)
