@@ -21,6 +21,9 @@ LONGEST = 100 * 366 * 86_400
 
 LATEST_MILLISECONDS = 2**63 - 1
 
+LATEST = LATEST_MILLISECONDS // 1000 - LONGEST
+"""The latest instant, in seconds: the longest duration after it is still one that can be stored."""
+
 
 def seconds(field: str, duration: Seconds, *, above_zero: bool = False) -> float:
     """Check a duration and return it in seconds: finite, not negative, at most 100 years."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from typing_extensions import override
 
 from qstore.capabilities import capabilities
-from qstore.clock import Clock
+from qstore.clock import LATEST, Clock
 from qstore.engines.holding import Held, Memory
 from qstore.engines.postgresql import committed
 from qstore.errors import InvalidInput, shown
@@ -88,7 +87,7 @@ class Store:
         if self.clock is None:
             return time.time()
         now = self.clock()
-        if not isinstance(now, (int, float)) or not math.isfinite(now):
+        if not isinstance(now, (int, float)) or not abs(now) <= LATEST:
             raise InvalidInput("clock", f"expected it to return epoch seconds, found {shown(now)}")
         return now
 

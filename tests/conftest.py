@@ -80,6 +80,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many again as there are cores: a good part of the time a test waits for a process, a lock or a server."""
+    return (os.cpu_count() or 1) * 3 // 2 or 1
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Stop the server after the last fixture was torn down; a worker hands on which one it was."""

@@ -45,6 +45,7 @@ class Turns:
     """What one engine knows of the others' waiting. `fair=False`: nothing, and it tells them nothing."""
 
     def __init__(self, path: str, *, fair: bool) -> None:
+        self._store = path
         self._path = path + "-turns"
         self._noted: Any = None  # of one float
         self._look_again = 0.0 if fair else float("inf")
@@ -106,10 +107,12 @@ class Turns:
 
     def _open(self, flags: int) -> None:
         with suppress(OSError, ValueError):
-            file = os.open(self._path, flags | getattr(os, "O_CLOEXEC", 0), 0o666)
+            mode = os.stat(self._store).st_mode & 0o666  # whoever may write to the store may wait for it
+            file = os.open(self._path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0), mode)
             try:
                 if os.fstat(file).st_size < len(_NOTHING):
                     os.write(file, _NOTHING)
+                    os.fchmod(file, mode)  # whatever the umask, as SQLite does with its own files
                 self._noted = memoryview(mmap.mmap(file, len(_NOTHING))).cast("d")
             finally:
                 os.close(file)

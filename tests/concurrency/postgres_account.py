@@ -92,8 +92,8 @@ def faults(notes: list[Note]) -> Counter[str]:
         found["two in flight"] += sum(
             later.at < earlier.until for earlier, later in pairwise(held) if later.seq != earlier.seq
         )
-    # Of two publishes at the same time, the one that drew its seq first may come into the group when the other's message
-    # has gone through it already.
+    # Of two publishes at the same time, the one that drew its seq first may come into the group when the other's
+    # message has gone through it already.
     there = {note.seq: note.at for note in notes if note.what == "published"}
     for done in _by_group([note for note in notes if note.what == "acked"]):
         found["out of order"] += sum(

@@ -109,3 +109,24 @@ def _impatient(kv: LocalKvRepository) -> None:
     held = pool.take()
     held.patience = 0.02
     pool.give(held)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660])
+def test_the_file_may_be_written_by_whoever_may_write_the_store(
+    mode: int, path: Path, drivers: list[sqlite3.Connection], pauses: list[float]
+) -> None:
+    path.chmod(mode)
+    drivers[0].execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        Turns(str(path), fair=True).begin(drivers[1], 0.01)
+    assert (path.parent / "localkv.sqlite-turns").stat().st_mode & 0o777 == mode
+
+
+def test_the_file_is_not_looked_for_behind_a_link(
+    path: Path, drivers: list[sqlite3.Connection], pauses: list[float], tmp_path: Path
+) -> None:
+    (tmp_path / "localkv.sqlite-turns").symlink_to(tmp_path / "elsewhere")
+    drivers[0].execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        Turns(str(path), fair=True).begin(drivers[1], 0.01)
+    assert not (tmp_path / "elsewhere").exists()

@@ -239,3 +239,11 @@ def test_a_cursor_that_is_not_text_is_of_the_wrong_type(refused: Refusing) -> No
     calls: Calls = {"scan_prefix": ("localkv", "cursor", lambda it, v, _: it.scan_prefix("", cursor=v))}
     for value in (1, b"1", True, ["1"]):
         refused(calls, value, InvalidType)
+
+
+@pytest.mark.parametrize("instant", [nan, inf, -inf, 1e30, -1e30, 10**40, "now", None])
+def test_a_clock_that_tells_no_instant_is_told_and_nothing_is_written(checking_backend: Backend, instant: Any) -> None:
+    repository = checking_backend.localkv(clock=lambda: instant)
+    with pytest.raises(InvalidInput, match="clock"):
+        repository.put("k", b"v", ttl=1)
+    assert checking_backend.sql("localkv", "SELECT count(*) FROM {kv}") == [(0,)]
