@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event as listening
 from sqlalchemy import text
 
 import qstore
@@ -200,7 +201,16 @@ def test_a_full_store_is_store_full_with_nothing_half_written_and_goes_on_after_
     """SQLite keeps the page limit for each connection, so that a transaction of the host's own has it."""
     transport = host.joined("transport", clock=clock)
     [(pages,)] = host.sql("transport", "PRAGMA page_count")
-    host.bind.execute(text(f"PRAGMA max_page_count = {pages + 4}"))
+    limit = f"PRAGMA max_page_count = {pages + 4}"
+
+    def on_checkout(connection: Any, *_: object) -> None:
+        """SQLAlchemy 2.0's async pool makes a new connection for each transaction."""
+        cursor = connection.cursor()
+        cursor.execute(limit)
+        cursor.close()
+
+    listening.listen(host.engine, "checkout", on_checkout)
+    host.bind.execute(text(limit))
     host.bind.commit()
     big = Event(kind="big", data={"x": "x" * 3000})
     published = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,6 @@ def test_they_have_the_columns_and_the_states_of_the_frames(kind: str, tmp_path:
             held: Any = pd.read_sql("SELECT * FROM qstore_messages_view WHERE seq = 1", view.engines["transport"])
             assert 40 < held["lease_left"][0] < 61
             wanted = view.messages(library="pandas")["lock_expiry"][0]
-            assert abs(pd.Timestamp(held["lock_expiry"][0], tz="UTC") - wanted) < pd.Timedelta(milliseconds=2)
+            assert abs(pd.Timestamp(held["lock_expiry"][0], tz="UTC") - wanted) < timedelta(milliseconds=2)
         with closing(sqlite3.connect(backend.path("transport"))) as plain:
             assert plain.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall() == []

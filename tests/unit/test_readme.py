@@ -67,7 +67,7 @@ def test_ci_calls_exactly_the_test_command() -> None:
     assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize("library", ["sqlalchemy", "alembic", "pydantic", "typing-extensions"])
+@pytest.mark.parametrize("library", ["sqlalchemy", "alembic", "pydantic", "typing-extensions", "pandas"])
 def test_ci_tries_the_oldest_release_that_the_project_admits(library: str) -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     oldest = (ROOT / ".ci" / "oldest.txt").read_text(encoding="utf-8")
