@@ -82,8 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Half as many again as there are cores: a good part of the time a test waits for a process, a lock or a server."""
-    return (os.cpu_count() or 1) * 3 // 2 or 1
+    """Two a core: a good part of the time a test waits for a process, a lock or a server."""
+    return (os.cpu_count() or 1) * 2
 
 
 @pytest.hookimpl(trylast=True)

@@ -108,6 +108,11 @@ class HoldingPool(QueuePool):
         finally:
             self._asking.pop()
 
+    def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
+        super()._do_return_conn(record)
+        if not self._open:  # SQLAlchemy would keep it for nobody, until it is collected
+            super().dispose()
+
     def checkedout(self) -> int:
         """How many connections are in use."""
         return super().checkedout() - len(self._held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -250,3 +251,14 @@ def test_a_pool_of_qstores_own_that_has_no_connection_in_time_is_busy(tmp_path: 
         for connection in held:
             connection.close()
         assert kv.put("a", b"1")
+
+
+def test_a_connection_that_comes_back_after_its_engine_was_disposed_of_is_closed(tmp_path: Path) -> None:
+    """As a call gives it back that was under way meanwhile."""
+    engine = open_engine(new_store(tmp_path, "localkv"))
+    pool: Any = engine.pool
+    held = pool.take()
+    engine.dispose()
+    pool.give(held)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        held.driver.execute("SELECT 1")
