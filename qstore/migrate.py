@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import Session, scoped_session
 
 from qstore import engines, revisions, wholeness
-from qstore.arguments import one_of, several, text
+from qstore.arguments import one_of, several
 from qstore.awaited import AsyncBind, awaited
 from qstore.engines import Bind
-from qstore.engines.files import recognise_file
+from qstore.engines.files import store_of
 from qstore.errors import FormatError, InvalidInput, InvalidType
 from qstore.formats import FORMATS, Found, newest
 from qstore.naming import NATIVE, Naming
@@ -71,7 +70,7 @@ def current(bind: Bind, *, naming: Naming = NATIVE) -> tuple[str, ...]:
                 continue  # in a native file the other two stores' tables are no business of the one that is there
         return tuple(sorted(noted))
 
-    return _reading(bind, look)
+    return _read(bind, look)
 
 
 def check(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -94,7 +93,7 @@ def check(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None =
             wrong += _faults(connection, naming, store, found)
         return tuple(wrong)
 
-    return _reading(bind, look)
+    return _read(bind, look)
 
 
 def repair(bind: Bind, *, naming: Naming = NATIVE, stores: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -178,27 +177,6 @@ def version_location() -> str:
     return os.path.join(revisions.location(), "versions")
 
 
-def store_of(path: str) -> str | None:
-    """Which store a native file holds, by what is in it, or by its name if it is new; None if it cannot be told.
-
-    FormatError if it is another application's database.
-    """
-    text("path", path, or_empty=True)
-    refusals = []
-    for store, fmt in FORMATS.items():
-        try:
-            found = recognise_file(path, fmt, NATIVE)
-        except FormatError as error:
-            refusals.append(error)
-        else:
-            if found is not None and found.present:
-                return store
-    stem = os.path.splitext(os.path.basename(path))[0]
-    if refusals and stem not in FORMATS:
-        raise refusals[0]
-    return stem if stem in FORMATS else None
-
-
 def _faults(connection: Connection, naming: Naming, store: str, found: Found) -> Iterator[str]:
     noted = {revision for revision in found.revisions if revision.partition(".")[0] == store}
     if not found.present:
@@ -216,11 +194,10 @@ def _faults(connection: Connection, naming: Naming, store: str, found: Found) ->
 
 
 def _chosen(bind: Bind, naming: Naming, stores: Iterable[str] | None) -> Sequence[str]:
-    _engine(bind)
+    engine = engines.engine_of(bind)
     _check_naming(naming)
     if stores is not None or not naming.native:
         return _named(stores)
-    engine = _engine(bind)
     store = store_of(engines.opened_path(engine) or engine.url.database or "")
     if store is None:
         raise InvalidInput(
@@ -242,20 +219,6 @@ def _named(stores: Iterable[str] | None) -> Sequence[str]:
     return [one_of("stores", store, FORMATS) for store in several("stores", stores, f"some of {', '.join(FORMATS)}")]
 
 
-def _engine(bind: Bind) -> Engine:
-    if isinstance(bind, Engine):
-        return bind
-    if isinstance(bind, Connection):
-        return bind.engine
-    if isinstance(bind, (Session, scoped_session)):
-        with engines.translated("the caller's database"):
-            return bind.connection().engine
-    raise InvalidType.of("bind", bind, "a SQLAlchemy Engine, Connection or Session")
-
-
-def _reading(bind: Bind, look: Callable[[Connection], T]) -> T:
-    with engines.translated(engines.described(_engine(bind))):
-        if isinstance(bind, Engine):
-            with engines.connected(bind) as connection:
-                return look(connection)
-        return look(bind if isinstance(bind, Connection) else bind.connection())
+def _read(bind: Bind, look: Callable[[Connection], T]) -> T:
+    with engines.translated(engines.described(engines.engine_of(bind))), engines.reading(bind) as connection:
+        return look(connection)

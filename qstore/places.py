@@ -9,17 +9,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import URL, Connection, Engine, MetaData, Table, inspect
-from sqlalchemy.orm import Session, scoped_session
 
-from qstore.engines import Bind, Target, described, found, open_engine, translated
+from qstore.engines import Bind, Target, described, engine_of, found, open_engine, reading, translated
+from qstore.engines.files import store_of
 from qstore.engines.results import without_passwords
 from qstore.engines.target import in_directory, of_file
-from qstore.errors import FormatError, InvalidInput, InvalidType, QstoreError
+from qstore.errors import FormatError, InvalidInput, QstoreError
 from qstore.formats import FORMATS, Found
 from qstore.mounting import CLASSES, mount
 from qstore.naming import NATIVE, PREFIX, SERVER, Naming
 
-__all__ = ["Place", "engine_of", "place_at", "places_in", "reading", "shown", "stores_at", "urls_at"]
+__all__ = ["Place", "place_at", "places_in", "shown", "stores_at", "urls_at"]
 
 _LAST_TABLES = {store: fmt.tables[-1] for store, fmt in FORMATS.items()}
 
@@ -62,28 +62,6 @@ class Place:
             yield connection
 
 
-@contextmanager
-def reading(bind: Bind) -> Iterator[Connection]:
-    """A connection of an engine's, which is closed in the end, or the caller's own."""
-    if isinstance(bind, Engine):
-        with bind.connect() as connection:
-            yield connection
-    else:
-        yield bind if isinstance(bind, Connection) else bind.connection()
-
-
-def engine_of(bind: Bind) -> Engine:
-    """The engine behind a bind."""
-    if isinstance(bind, Engine):
-        return bind
-    if isinstance(bind, Connection):
-        return bind.engine
-    if isinstance(bind, (Session, scoped_session)):
-        with translated("the caller's database"):
-            return bind.connection().engine
-    raise InvalidType.of("bind", bind, "a SQLAlchemy Engine, Connection or Session")
-
-
 def urls_at(target: Target) -> list[URL]:
     """The databases at a place: the files of a data directory, one file, or a server's. Files that are there."""
     if isinstance(target, (str, os.PathLike)) and os.path.isdir(target):
@@ -95,12 +73,10 @@ def urls_at(target: Target) -> list[URL]:
 
 def stores_at(target: Target, closing: ExitStack, *, read_only: bool) -> Iterator[Place]:
     """The stores that are there. FormatError if one is not there as a whole."""
-    from qstore import migrate  # noqa: PLC0415  it imports Alembic, which takes longer than all the rest
-
     urls = urls_at(target)
     if all(url.get_backend_name() == "sqlite" for url in urls):
         for url in urls:
-            held = migrate.store_of(url.database or "")
+            held = store_of(url.database or "")
             if held is not None:
                 yield place_at(url, NATIVE, held, closing, read_only=read_only)
         return

@@ -51,7 +51,7 @@ async def suspendable(function: Callable[P, R], *args: P.args, **kwargs: P.kwarg
             raise failure
         finally:
             del failure  # its traceback refers to this frame
-    return result  # type: ignore[no-any-return]
+    return result  # type: ignore[no-any-return]  # greenlet has no types
 
 
 def suspend(awaited: Coroutine[Any, Any, R]) -> R:

@@ -284,6 +284,5 @@ class ConnectionTransaction(Transaction):
         connection, names = self._connection, self._store.names
         if connection.dialect.name != "sqlite" or connection._has_events or connection.engine._has_events:
             return connection.execute(statement.clause(names), binds)
-        return connection.exec_driver_sql(
-            self._store.texts[statement], binds
-        )  # for nobody to hear, and in half the time
+        # Where nobody listens: the same in half the time.
+        return connection.exec_driver_sql(self._store.texts[statement], binds)

@@ -72,7 +72,7 @@ class OpenedBinding(Binding):
                 if not self._comes_to_lead(mine):
                     if mine.failure is not None:
                         raise mine.failure
-                    return mine.result  # type: ignore[no-any-return]
+                    return mine.result  # type: ignore[no-any-return]  # it is this operation's, run by another thread
             return self._committed(operation, *args)
         except engines.ERRORS as error:
             raise_known(error, self._engine, self._store)

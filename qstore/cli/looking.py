@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated, Any
@@ -41,10 +41,8 @@ def add_to(app: typer.Typer) -> None:
         app.command()(command)
 
 
-@contextmanager
-def _viewed(place: str, prefix: str | None, schema: str | None) -> Iterator[View]:
-    with open_view(place, naming=naming_of(prefix, schema)) as view:
-        yield view
+def _view(place: str, prefix: str | None, schema: str | None) -> View:
+    return open_view(place, naming=naming_of(prefix, schema))
 
 
 def stats(place: Place, json: Json = False, prefix: Prefix = None, schema: Schema = None) -> None:
@@ -54,7 +52,7 @@ def stats(place: Place, json: Json = False, prefix: Prefix = None, schema: Schem
     time, and is due again (of keys: expired). oldest is the age of the queue's oldest message, and in the transport the
     time since the last claim of the group that waits longest.
     """
-    with _viewed(place, prefix, schema) as view:
+    with _view(place, prefix, schema) as view:
         found = view.summary()
         if json:
             say([asdict(each) for each in found])
@@ -72,7 +70,7 @@ def watch(
     schema: Schema = None,
 ) -> None:
     """Show what each store holds, over and over, and how fast that changes. Ctrl-C ends it."""
-    with _viewed(place, prefix, schema) as view, suppress(KeyboardInterrupt):
+    with _view(place, prefix, schema) as view, suppress(KeyboardInterrupt):
         looks = _looks(view, every, count)
         if json:
             for found, _ in looks:
@@ -122,7 +120,7 @@ def peek(
     schema: Schema = None,
 ) -> None:
     """Show the first rows of a store as they are, without taking any. Nothing is claimed, received or deleted."""
-    with _viewed(place, prefix, schema) as view:
+    with _view(place, prefix, schema) as view:
         kinds = {"transport": "messages", "localqueue": "queue", "localkv": "keys"}
         kind = what.value if what else next(kinds[store] for store in kinds if store in view.stores)
         rows = view.peek(kind, most, prefix=prefix_of_keys)
@@ -158,7 +156,7 @@ def explain(
     schema: Schema = None,
 ) -> None:
     """Say why a group, a message or a key is not moving."""
-    with _viewed(place, prefix, schema) as view:
+    with _view(place, prefix, schema) as view:
         if all(each is None for each in (group, seq, id, key)):
             raise InvalidInput("GROUP", "expected a group, or --seq, --id or --key")
         found = view.explain(group, seq=seq, id=id, key=key, min_priority=min_priority)
@@ -176,7 +174,7 @@ def doctor(place: Place, json: Json = False, prefix: Prefix = None, schema: Sche
         say([asdict(each) for each in findings])
     else:
         for each in findings:
-            typer.echo(f"{each.subject}: {each.sentence}")
+            typer.echo(each)
         if not findings:
             typer.echo("Nothing that will hurt was found.")
     raise typer.Exit(1 if findings else 0)

@@ -11,7 +11,7 @@ from sqlalchemy import URL, Connection, Table, func, insert, select, text
 from qstore.capabilities import capabilities
 from qstore.copying.note import Note, came_from, refuse_others
 from qstore.copying.rows import batch, key_of, portable, read_as_stored
-from qstore.engines import Target, described, translated
+from qstore.engines import Target
 from qstore.engines.target import of_file
 from qstore.errors import FormatError, InvalidInput
 from qstore.formats import FORMATS
@@ -41,7 +41,7 @@ def copy(source: Target, target: Target, *, progress: Progress = lambda *_: None
             _refuse_unfinished(place)
         pairs = [(place, _made(url, place.store, closing)) for place, url in _targets(places, target)]
         for place, to in pairs:  # all of them are asked before one is written to
-            with translated(described(to.engine)), to.engine.connect() as connection:
+            with to.reading() as connection:
                 refuse_others(place, to, connection)
         notes = [Note.take(*pair) for pair in pairs]
         rows = {place.store: _copy(place, note, progress) for (place, _), note in zip(pairs, notes, strict=True)}
@@ -51,7 +51,7 @@ def copy(source: Target, target: Target, *, progress: Progress = lambda *_: None
 
 
 def _refuse_unfinished(source: Place) -> None:
-    with translated(described(source.engine)), source.engine.connect() as connection:
+    with source.reading() as connection:
         origin = came_from(source, connection)
     if origin is not None:
         raise InvalidInput(
@@ -95,7 +95,7 @@ def _copy(source: Place, note: Note, progress: Progress) -> int:
 @contextmanager
 def snapshot(place: Place) -> Iterator[Connection]:
     """A connection that sees one moment of a place."""
-    with translated(described(place.engine)), place.engine.connect() as connection:
+    with place.reading() as connection:
         if not capabilities(connection.dialect).one_writer:
             connection.execution_options(isolation_level="REPEATABLE READ")
         read_as_stored(connection)

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from logging import INFO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy import Engine
 
 from qstore.capabilities import capabilities
 from qstore.engines import postgresql, sqlite
+from qstore.engines.binds import Bind, engine_of, reading
 from qstore.engines.companion import Companion, companion
 from qstore.engines.files import check_version
 from qstore.engines.looking import found
@@ -48,6 +48,7 @@ __all__ = [
     "conflict",
     "connected",
     "described",
+    "engine_of",
     "found",
     "in_memory",
     "in_one_line",
@@ -58,14 +59,11 @@ __all__ = [
     "open_engine",
     "opened_path",
     "read_only",
+    "reading",
     "translate",
     "translated",
     "upgrading",
 ]
-
-
-Bind = Engine | Connection | Session | scoped_session[Any]
-"""An Engine: a transaction of qstore's own. A Connection or Session: the caller's transaction is joined."""
 
 
 def open_engine(

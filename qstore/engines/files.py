@@ -12,12 +12,22 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from qstore.arguments import text
 from qstore.engines.results import BUSY_TIMEOUT, primary, translated
 from qstore.errors import FormatError
-from qstore.formats import Format, Found, recognise
-from qstore.naming import Naming
+from qstore.formats import FORMATS, Format, Found, recognise
+from qstore.naming import NATIVE, Naming
 
-__all__ = ["FLOOR", "check_version", "log_waits", "patiently", "recognise_file", "refuse_other_files", "uri"]
+__all__ = [
+    "FLOOR",
+    "check_version",
+    "log_waits",
+    "patiently",
+    "recognise_file",
+    "refuse_other_files",
+    "store_of",
+    "uri",
+]
 
 T = TypeVar("T")
 
@@ -59,6 +69,27 @@ def refuse_other_files(path: str) -> None:
             supported="a SQLite database, or an absent or empty file",
             target=path,
         )
+
+
+def store_of(path: str) -> str | None:
+    """Which store a native file holds, by what is in it, or by its name if it is new; None if it cannot be told.
+
+    FormatError if it is another application's database.
+    """
+    text("path", path, or_empty=True)
+    refusals = []
+    for store, fmt in FORMATS.items():
+        try:
+            found = recognise_file(path, fmt, NATIVE)
+        except FormatError as error:
+            refusals.append(error)
+        else:
+            if found is not None and found.present:
+                return store
+    stem = os.path.splitext(os.path.basename(path))[0]
+    if refusals and stem not in FORMATS:
+        raise refusals[0]
+    return stem if stem in FORMATS else None
 
 
 def _look(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T | None:

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 
 from qstore.capabilities import capabilities
-from qstore.engines import Bind, Target, described, in_memory, in_one_line
+from qstore.engines import Bind, Target, described, engine_of, in_memory, in_one_line, reading
 from qstore.errors import InvalidInput, QstoreError
 from qstore.explore import server, sqlite
 from qstore.explore.opening import open_view
@@ -18,7 +18,7 @@ from qstore.explore.summary import Summary
 from qstore.explore.view import View
 from qstore.formats import ADDITIONS
 from qstore.naming import Naming
-from qstore.places import engine_of, reading, shown
+from qstore.places import shown
 
 __all__ = ["Finding", "doctor"]
 

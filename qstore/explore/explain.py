@@ -161,9 +161,7 @@ def _bytes(count: int) -> str:
 def explain_message(reader: Reader, seq: int, min_priority: int = 0) -> Explanation:
     """What a message of the transport waits for: its turn in its group, or its group's turn."""
     integer("seq", seq, at_least=-HIGHEST_INTEGER, at_most=HIGHEST_INTEGER)
-    with reader.place.reading() as connection:
-        binds = {"seq": seq, "now": reader.now(connection)}
-        row = connection.execute(_MESSAGE.clause(reader.place.naming.of("transport")), binds).one_or_none()
+    _, row = _looked_up(reader, _MESSAGE, seq=seq)
     if row is None:
         return Explanation("absent", f"Message {seq} is absent: acked, or never published.", {"seq": seq})
     group = explain_group(reader, row.group_id, min_priority)
@@ -182,10 +180,7 @@ def explain_message(reader: Reader, seq: int, min_priority: int = 0) -> Explanat
 def explain_queued(reader: Reader, id: int) -> Explanation:
     """What a message of the queue waits for."""
     integer("id", id, at_least=-HIGHEST_INTEGER, at_most=HIGHEST_INTEGER)
-    with reader.place.reading() as connection:
-        now = reader.now(connection)
-        binds = {"id": id, "now": int(now * 1000)}
-        row = connection.execute(_QUEUED.clause(reader.place.naming.of("localqueue")), binds).one_or_none()
+    now, row = _looked_up(reader, _QUEUED, id=id)
     if row is None:
         return Explanation("absent", f"Message {id} is absent: acked, purged, or never sent.", {"id": id, "now": now})
     visible = row.visible_at / 1000
@@ -213,10 +208,7 @@ def explain_queued(reader: Reader, id: int) -> Explanation:
 def explain_key(reader: Reader, key: str) -> Explanation:
     """Whether a key is live, and when it expires or did."""
     text("key", key)
-    with reader.place.reading() as connection:
-        now = reader.now(connection)
-        binds = {"key": key, "now": int(now * 1000)}
-        row = connection.execute(_KEY.clause(reader.place.naming.of("localkv")), binds).one_or_none()
+    now, row = _looked_up(reader, _KEY, key=key)
     if row is None:
         return Explanation("absent", f"Key {key!r} is absent.", {"key": key, "now": now})
     expires = None if row.expires_at is None else row.expires_at / 1000
@@ -228,3 +220,13 @@ def explain_key(reader: Reader, key: str) -> Explanation:
     else:
         sentence = f"expired at {instant(expires)}, {spoken(now - expires)} ago; the next read deletes it."
     return Explanation(row.state, f"Key {key!r} {sentence}", data)
+
+
+def _looked_up(reader: Reader, statement: Statement, **binds: object) -> tuple[float, Any]:
+    """When it was looked, and the row that was asked for, or None."""
+    place = reader.place
+    with place.reading() as connection:
+        now = reader.now(connection)
+        clause = statement.clause(place.naming.of(place.store))
+        row = connection.execute(clause, {**binds, "now": reader.counted(now)})
+        return now, row.one_or_none()

@@ -207,7 +207,7 @@ def _page(
         result = connection.execute(
             query.clause(reader.place.naming.of(wanted.store)),
             {
-                "now": now if wanted.store == "transport" else int(now * 1000),
+                "now": reader.counted(now),
                 "now_microseconds": int(now * 1_000_000),
                 "prefix": within.prefix,
                 "end": within.end,

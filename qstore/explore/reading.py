@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 
 from qstore.capabilities import capabilities
-from qstore.clock import Clock
+from qstore.clock import Clock, milliseconds
 from qstore.formats import Found
 from qstore.places import Place
 
@@ -34,3 +34,7 @@ class Reader:
         if capabilities(connection.dialect).one_writer:
             return time.time()
         return float(connection.exec_driver_sql("SELECT date_part('epoch', clock_timestamp())").scalar_one())
+
+    def counted(self, now: float) -> float:
+        """An instant as the store counts it: the transport in seconds, the others in whole milliseconds."""
+        return now if self.place.store == "transport" else milliseconds(now)

@@ -68,9 +68,8 @@ def summarise(reader: Reader) -> Summary:
     place = reader.place
     with place.reading() as connection:
         now = reader.now(connection)
-        stored_now = now if place.store == "transport" else int(now * 1000)
         names = place.naming.of(place.store)
-        rows = connection.execute(_COUNTS[place.store].clause(names), {"now": stored_now}).all()
+        rows = connection.execute(_COUNTS[place.store].clause(names), {"now": reader.counted(now)}).all()
         file, log = _sizes(connection, reader)
     starts = [float(oldest) for _, _, oldest, _ in rows if oldest is not None]
     noted = sorted(each for each in reader.found.revisions if each.partition(".")[0] == place.store)
