@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine, create_engine
 
+from qstore import LocalKvRepository
 from tests import postgres
 from tests.backends import CHECKING, CHOSEN, ON_A_SERVER, ON_FILES, SETTLING, SHARED, Backend, ManualClock, backend_of
 
@@ -50,6 +52,21 @@ settling_backend = _backends(
 checking_backend = _backends(
     CHECKING, "Every way to have one on files, and one on a server, for what is settled outside of the database."
 )
+
+
+@pytest.fixture
+def read_only_file() -> Iterator[Path]:
+    """A store's file that others may read and nobody may write, in a directory of that kind."""
+    with tempfile.TemporaryDirectory() as directory:
+        with LocalKvRepository.open(directory) as kv:
+            kv.put("a", b"1")
+        path = Path(directory) / "localkv.sqlite"
+        path.chmod(0o444)
+        Path(directory).chmod(0o555)
+        try:
+            yield path
+        finally:
+            Path(directory).chmod(0o755)
 
 
 @pytest.fixture

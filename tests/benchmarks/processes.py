@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -20,6 +21,7 @@ from tests.concurrency.processes import Ready, children
 
 __all__ = ["Turns", "lines", "ours", "raw"]
 
+C = TypeVar("C")
 T = TypeVar("T")
 
 
@@ -86,29 +88,46 @@ def ours(ready: Ready, path: str, number: int, seconds: float) -> Turns:
     """Publish, claim and ack through the repository, in a group of its own."""
     event = event_of(EVENT)
     with TransportRepository.open(path) as transport:
-        timed = _Timed(StoreBusy)
-        ready()
-        timed.until = time.monotonic() + seconds
-        while timed.going():
-            timed(lambda: transport.publish(f"group{number}", event))
-            lease = timed(lambda: transport.claim(f"worker{number}", 30))
-            if lease is not None:
-                timed(lambda lease=lease: transport.ack(lease))  # type: ignore[misc]  # a lambda's default
-        return timed.turns()
+        return _cycles(
+            _Timed(StoreBusy),
+            ready,
+            seconds,
+            lambda: transport.publish(f"group{number}", event),
+            lambda: transport.claim(f"worker{number}", 30),
+            transport.ack,
+        )
 
 
 def raw(ready: Ready, path: str, number: int, seconds: float) -> Turns:
     """The seed's statements."""
     transport = RawTransport(Path(path))
-    timed = _Timed(sqlite3.OperationalError)
+    turns = _cycles(
+        _Timed(sqlite3.OperationalError),
+        ready,
+        seconds,
+        lambda: transport.publish(f"group{number}", EVENT),
+        lambda: transport.claim(f"worker{number}", 30),
+        lambda claimed: transport.ack(*claimed[:2]),
+    )
+    transport.close()
+    return turns
+
+
+def _cycles(
+    timed: _Timed,
+    ready: Ready,
+    seconds: float,
+    publish: Callable[[], object],
+    claim: Callable[[], C | None],
+    ack: Callable[[C], object],
+) -> Turns:
     ready()
     timed.until = time.monotonic() + seconds
     while timed.going():
-        timed(lambda: transport.publish(f"group{number}", EVENT))
-        claimed = timed(lambda: transport.claim(f"worker{number}", 30))
+        timed(publish)
+        claimed = timed(claim)
         if claimed is not None:
-            timed(lambda claimed=claimed: transport.ack(*claimed[:2]))  # type: ignore[misc]  # a lambda's default
-    transport.close()
+            timed(partial(ack, claimed))
     return timed.turns()
 
 

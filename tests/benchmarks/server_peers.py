@@ -126,7 +126,7 @@ class Procrastinate(_Awaited):
 
     async def _open(self, url: URL) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("ignore")  # of its own imports
             module = import_module("procrastinate")
         self._jobs = import_module("procrastinate.jobs")
         connector = module.PsycopgConnector(conninfo=conninfo(url), min_size=1, max_size=1)

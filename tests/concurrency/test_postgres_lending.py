@@ -31,13 +31,6 @@ NAMING = Naming("qstore_")
 
 
 @pytest.fixture
-def url() -> Iterator[URL]:
-    url = postgres.database()
-    yield url
-    postgres.drop(url)
-
-
-@pytest.fixture
 def engine(url: URL) -> Iterator[Engine]:
     engine = open_engine(url)
     yield engine
@@ -141,7 +134,7 @@ def test_a_batch_whose_session_ends_is_undone_and_the_next_one_is_done(engine: E
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 warns of threads, as there are here
 def test_a_child_has_sessions_of_its_own_and_its_end_is_not_its_parents(engine: Engine, url: URL) -> None:
     kv = LocalKvRepository(engine, naming=NAMING)
     kv.put("key", b"parent")

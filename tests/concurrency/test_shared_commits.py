@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,10 @@ from sqlalchemy.exc import IntegrityError
 from qstore import LocalKvRepository, StaleLease, StoreBusy, TransportRepository, open_engine
 from qstore.binding import opened
 from qstore.engines import sqlite
+from tests.concurrency.cancelling import lock_held
 from tests.made_files import made
 
 THREADS = 20
-
-
-@contextmanager
-def kept_waiting(path: Path) -> Iterator[sqlite3.Connection]:
-    """Somebody else has the write lock."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        yield other
-        if other.in_transaction:
-            other.execute("ROLLBACK")
 
 
 class Store:
@@ -48,7 +39,7 @@ class Store:
     def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Future[Any]]:
         """Call all of them while none can write; then let them."""
         with ThreadPoolExecutor(len(calls)) as threads:
-            with kept_waiting(self.path):
+            with lock_held(self.path):
                 futures = [threads.submit(call) for call in calls]
                 deadline = time.monotonic() + 4
                 while len(self.line.waiting) < len(calls) - 1:
@@ -170,7 +161,7 @@ def test_one_that_waits_in_line_for_too_long_is_busy_and_does_nothing_later(
     monkeypatch.setattr(opened, "BUSY_TIMEOUT", 0.05)
     repository = LocalKvRepository(kv.engine)
     with ThreadPoolExecutor(1) as thread:
-        with kept_waiting(kv.path):
+        with lock_held(kv.path):
             first = thread.submit(repository.put, "first", b"v")
             while not kv.line._leader:
                 time.sleep(0.001)

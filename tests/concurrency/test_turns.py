@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from qstore import LocalKvRepository, StoreBusy
 from qstore.engines.turns import Turns
+from tests.concurrency.cancelling import lock_held
 
 
 @pytest.fixture
@@ -79,36 +79,25 @@ def test_nobody_makes_the_file_who_need_not_wait(path: Path) -> None:
 
 @pytest.mark.parametrize("fair", [True, False])
 def test_the_file_is_made_by_the_first_to_wait_unless_that_is_turned_off(path: Path, fair: bool) -> None:
-    with (
-        LocalKvRepository.open(path.parent, fair=fair) as kv,
-        closing(sqlite3.connect(path, isolation_level=None)) as other,
-    ):
-        other.execute("BEGIN IMMEDIATE")
-        _impatient(kv)
-        with pytest.raises(StoreBusy):
-            kv.put("a", b"v")
-        other.execute("ROLLBACK")
-        assert kv.put("a", b"v")
+    _wait_in_vain_and_write(path, fair=fair)
     assert path.with_name("localkv.sqlite-turns").exists() is fair
 
 
 def test_where_the_file_cannot_be_made_writers_wait_all_the_same(path: Path) -> None:
     path.with_name("localkv.sqlite-turns").mkdir()
-    with LocalKvRepository.open(path.parent) as kv, closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        _impatient(kv)
-        with pytest.raises(StoreBusy):
+    _wait_in_vain_and_write(path, fair=True)
+
+
+def _wait_in_vain_and_write(path: Path, *, fair: bool) -> None:
+    """Put while somebody else has the write lock, for a moment only, and again when nobody has."""
+    with LocalKvRepository.open(path.parent, fair=fair) as kv:
+        pool = kv._binding._engine.pool  # type: ignore[attr-defined]  # of a binding to an engine
+        held = pool.take()
+        held.patience = 0.02
+        pool.give(held)
+        with lock_held(path), pytest.raises(StoreBusy):
             kv.put("a", b"v")
-        other.execute("ROLLBACK")
         assert kv.put("a", b"v")
-
-
-def _impatient(kv: LocalKvRepository) -> None:
-    """Let its connections wait for a moment only."""
-    pool = kv._binding._engine.pool  # type: ignore[attr-defined]
-    held = pool.take()
-    held.patience = 0.02
-    pool.give(held)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])

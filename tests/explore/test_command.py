@@ -15,7 +15,7 @@ from sqlalchemy import create_engine
 from qstore import Event, LocalKvRepository, LocalQueueRepository, Naming, TransportRepository, migrate
 from tests import postgres
 from tests.backends import Backend, ManualClock
-from tests.explore.command import lines, qstore, refused
+from tests.command import lines, qstore, refused
 from tests.explore.looking import fill
 
 

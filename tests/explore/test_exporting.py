@@ -11,7 +11,7 @@ import pytest
 
 from qstore import InvalidInput, LocalQueueRepository, TransportRepository
 from qstore.exporting import export, import_
-from tests.explore.command import lines
+from tests.command import lines
 from tests.integration.copied_stores import fill, new_server, rows
 
 

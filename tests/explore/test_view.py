@@ -218,29 +218,22 @@ for arguments in ({}, {"immutable": True}):
 """
 
 
-def test_a_read_only_file_in_a_read_only_directory_is_refused_by_name_or_read_as_immutable(tmp_path: Path) -> None:
+def test_a_read_only_file_in_a_read_only_directory_is_refused_by_name_or_read_as_immutable(
+    read_only_file: Path,
+) -> None:
     """H06."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as directory:
-        with LocalKvRepository.open(directory) as kv:
-            kv.put("a", b"1")
-        path = Path(directory) / "localkv.sqlite"
-        path.chmod(0o444)
-        Path(directory).chmod(0o555)
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", UNPRIVILEGED, str(path)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        Path(directory).chmod(0o755)
-        refused, read = done.stdout.splitlines()
-        assert str(path) in refused
-        assert "directory must exist and be writable for the -wal and -shm files" in refused
-        assert read == "1 Key 'a' is live, 1 byte, and never expires."
-        assert os.listdir(directory) == ["localkv.sqlite"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", UNPRIVILEGED, str(read_only_file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    refused, read = done.stdout.splitlines()
+    assert str(read_only_file) in refused
+    assert "directory must exist and be writable for the -wal and -shm files" in refused
+    assert read == "1 Key 'a' is live, 1 byte, and never expires."
+    assert os.listdir(read_only_file.parent) == ["localkv.sqlite"]
 
 
 def test_open_view_loads_nothing_of_an_extra_and_no_alembic(tmp_path: Path) -> None:

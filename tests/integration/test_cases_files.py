@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from shutil import copyfile
@@ -57,21 +56,6 @@ except QstoreError as error:
 except sqlite3.Error as error:
     print("sqlite3", error.sqlite_errorname, error)
 """
-
-
-@pytest.fixture
-def read_only_file() -> Iterator[Path]:
-    """A store's file that others may read and nobody may write, in a directory of that kind."""
-    with tempfile.TemporaryDirectory() as directory:
-        with LocalKvRepository.open(directory) as kv:
-            kv.put("a", b"1")
-        path = Path(directory) / "localkv.sqlite"
-        path.chmod(0o444)
-        Path(directory).chmod(0o555)
-        try:
-            yield path
-        finally:
-            Path(directory).chmod(0o755)
 
 
 def _said(entry: str, path: Path) -> str:

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
 from qstore import LocalKvRepository
+from tests.command import qstore
 from tests.integration.copied_stores import fill, new_server, rows, shown
 
 
 def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "qstore", "copy", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=cwd,
-        check=False,
-        env={**os.environ, "COLUMNS": "120", **environment},
-    )
+    return qstore("copy", *arguments, cwd=cwd, **{"COLUMNS": "120", **environment})
 
 
 def refusal(done: subprocess.CompletedProcess[str]) -> str:

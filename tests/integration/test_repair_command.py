@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -12,19 +11,13 @@ from sqlalchemy import make_url
 
 from qstore import TransportRepository
 from tests import postgres
+from tests.command import qstore
 from tests.concurrency.seed import SeedTransport
 from tests.integration.copied_stores import fill, new_server, opened, rows, run_on_file
 
 
 def repair(target: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "qstore", "repair", str(target)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=cwd,
-        check=False,
-    )
+    return qstore("repair", target, cwd=cwd)
 
 
 def said(target: str | Path, cwd: Path) -> list[str]:

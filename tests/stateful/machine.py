@@ -189,7 +189,7 @@ def run(
                 deadline=None,
                 report_multiple_bugs=False,
                 phases=[Phase.generate, Phase.shrink] if HISTORIES in os.environ else [Phase.generate],
-                suppress_health_check=list(HealthCheck),
+                suppress_health_check=list(HealthCheck),  # files are slow, and how slow is not what is tested
             ),
         )
     except BaseException as error:
