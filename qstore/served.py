@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Never, TypeVar, TypeVarTuple
 
-from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy import Dialect
 from typing_extensions import override
 
 from qstore.engines.lending import Lent
@@ -22,7 +23,12 @@ __all__ = ["Served", "ServedTransaction"]
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
-_DIALECT = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy does not say
+
+@cache
+def _dialect() -> Dialect:
+    from sqlalchemy.dialects.postgresql.base import PGDialect  # noqa: PLC0415  a program on files has no use for it
+
+    return PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy does not say
 
 
 class Served(dict[Statement, tuple[str, tuple[str, ...]]]):
@@ -32,7 +38,7 @@ class Served(dict[Statement, tuple[str, tuple[str, ...]]]):
         self._names = names
 
     def __missing__(self, statement: Statement) -> tuple[str, tuple[str, ...]]:
-        clause: Any = statement.clause(self._names).compile(dialect=_DIALECT)
+        clause: Any = statement.clause(self._names).compile(dialect=_dialect())
         served = self[statement] = str(clause), tuple(clause.positiontup or ())
         return served
 

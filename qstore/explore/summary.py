@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -151,8 +150,3 @@ def as_html(summaries: Iterable[Summary], caption: str) -> str:
         f'<table><caption style="text-align: left">{escape(caption)}</caption>'
         f"<thead>{row('th', HEADINGS)}</thead><tbody>{lines}</tbody></table>"
     )
-
-
-def as_data(summary: Summary) -> dict[str, Any]:
-    """A summary for JSON."""
-    return {name: getattr(summary, name) for name in Summary.__slots__}

@@ -13,6 +13,7 @@ from tests.migration.ways_in import REPOSITORIES, open_store
 
 FORBIDDEN = {
     *("alembic", "mako", "asyncio", "aiosqlite", "psycopg", "psycopg2", "asyncpg", "turso", "pyturso"),
+    "sqlalchemy.dialects.postgresql",
     *("pandas", "polars", "pyarrow", "numpy", "matplotlib", "typer", "click", "rich", "pytest", "hypothesis"),
 }
 
