@@ -14,7 +14,7 @@ from typing_extensions import override
 from qstore import engines
 from qstore.binding.binding import Binding, raise_known
 from qstore.binding.engine import EngineBinding
-from qstore.engines import File
+from qstore.engines import File, listened_to
 from qstore.engines.holding import Held
 from qstore.engines.line import Write
 from qstore.engines.results import BUSY_TIMEOUT, busy, kept_out
@@ -26,6 +26,9 @@ __all__ = ["OpenedBinding"]
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
+MOMENT = 0.05
+"""Seconds for which a read takes the file to be the one that it was, and the log to be wanted or not."""
+
 
 class OpenedBinding(Binding):
     """Statements run on the driver's connection, unless somebody listens to them."""
@@ -36,18 +39,21 @@ class OpenedBinding(Binding):
         self._store = store
         self._file: File = engine.get_execution_options()["qstore_file"]
         self._seen = seen_on(engine, store.names)
+        self._logged = False
+        self._look_again = 0.0
 
     def __str__(self) -> str:
         return str(self._listened)
 
     @override
     def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
-        if engines.listened_to(self._engine):
-            return self._listened.read(operation, *args)
-        pool: Any = self._engine.pool
+        engine = self._engine
         try:
-            if time.monotonic() >= self._file.look_again:
-                self._file.look()
+            if time.monotonic() >= self._look_again:
+                self._look()
+            if engine._has_events or engine.dialect._has_events or self._logged:
+                return self._listened.read(operation, *args)
+            pool: Any = engine.pool
             held = pool.take()
             try:
                 result = operation(self._on(held), *args)
@@ -63,7 +69,7 @@ class OpenedBinding(Binding):
 
     @override
     def write(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
-        if engines.listened_to(self._engine):
+        if listened_to(self._engine):
             return self._listened.write(operation, *args)
         who: object = object()
         try:
@@ -81,7 +87,7 @@ class OpenedBinding(Binding):
 
     @override
     def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
-        if engines.listened_to(self._engine):
+        if listened_to(self._engine):
             self._listened.tidy(operation, *args)
         elif not self._file.read_only:
             who = object()
@@ -91,6 +97,12 @@ class OpenedBinding(Binding):
                         self._committed(operation, *args, waits=False)
             finally:
                 self._leave(who)
+
+    def _look(self) -> None:
+        """Look at what a read does not look at each time: either takes as long as one."""
+        self._file.check()
+        self._logged = listened_to(self._engine)
+        self._look_again = time.monotonic() + MOMENT
 
     def _leave(self, who: object) -> None:
         """Lead no more, whatever interrupts this: nobody else could write."""

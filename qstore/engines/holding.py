@@ -81,6 +81,7 @@ class HoldingPool(QueuePool):
         self.closing: Callable[[], None] = lambda: None
         """What is to be done when the pool is disposed of."""
         self._asking: deque[None] = deque()
+        """For each one who wants a connection back; for good, once nobody is to have any."""
 
     def take(self, hold: Callable[[PoolProxiedConnection], Any] = Held) -> Any:
         """A connection that nobody else uses until it is given back."""
@@ -91,11 +92,12 @@ class HoldingPool(QueuePool):
 
     def give(self, held: Any) -> None:
         """Give a connection back that is in no transaction. Any other one has to be ended."""
-        if len(self._held) >= MOST:
+        idle = self._held
+        if len(idle) >= MOST:
             held.end()
             return
-        self._held.append(held)
-        if self._asking or not self._open:
+        idle.append(held)
+        if self._asking:
             self._let_go()
 
     def _do_get(self) -> ConnectionPoolEntry:
@@ -120,6 +122,7 @@ class HoldingPool(QueuePool):
     def dispose(self) -> None:
         """Close the connections that nobody uses; the others close when they come back."""
         self._open = False
+        self._asking.appendleft(None)
         self._let_go()
         super().dispose()
         self.closing()

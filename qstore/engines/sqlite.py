@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
-import time
 from typing import Any, Literal, cast
 from weakref import WeakSet
 
@@ -32,9 +31,6 @@ PAGE_SIZE = 1024
 
 CHECKPOINT = 2 * 1024 * 1024
 """Bytes of log after which SQLite writes it back. A log that still grows costs each full commit one more sync."""
-
-MOMENT = 0.05
-"""Seconds for which a read takes the file to be the one that it was."""
 
 _SYNCHRONOUS = {"full": "FULL", "normal": "NORMAL"}
 
@@ -94,8 +90,6 @@ class File:
         self.synchronous = _SYNCHRONOUS[durability]
         self.identity: tuple[int, int] | None = None
         self.lost = False
-        self.look_again = 0.0
-        """When, by `time.monotonic`, a read is to check again."""
         self.connections: WeakSet[sqlite3.Connection] = WeakSet()
         self.line = Line()
         self.turns = Turns(path, fair=fair)
@@ -137,11 +131,6 @@ class File:
         """From now on, the file that is there now is the one."""
         self.identity = self._found()
         self.lost = self.identity is None
-
-    def look(self) -> None:
-        """Check, for all reads of the next moment: it takes as long as one."""
-        self.check()
-        self.look_again = time.monotonic() + MOMENT
 
     def check(self) -> None:
         """Refuse to go on with a file that nobody can find any more. Looks at the path alone: never opens the file."""

@@ -1,9 +1,9 @@
 """Writers of one file, in several processes, that wait for its write lock in turns.
 
 SQLite's own waiting sleeps up to 100 ms between two tries, while the lock is free for microseconds: a process that
-writes all the time keeps all others out. Here whoever waits tries again within a millisecond, the one who has waited
-longest ten times as often, and they note in a file beside the database that they do. Whoever has had the lock for a
-while, and sees that somebody waited a moment ago, lets the others try first.
+writes all the time keeps all others out. Here whoever waits tries again within milliseconds, the one who has waited
+longest much more often after a while, and they note in a file beside the database that they do. Whoever has had the
+lock for a while, and sees that somebody waited a moment ago, lets the others try first.
 
 What keeps writers apart is SQLite's lock alone. Without the file, or with writers that do not know of it, the waiting
 is less fair and nothing else.
@@ -23,14 +23,14 @@ from qstore.engines.results import busy
 
 __all__ = ["Turns"]
 
-LONGEST_PAUSE = 0.001
-"""Seconds between two tries of one who waits."""
+PAUSES = 0.001, 0.004
+"""Seconds between two tries of one who waits, at first and later: each try may take the lock in the midst of a turn."""
 
-SHORTEST_PAUSE = 0.0001
-"""The same of the one who has waited longest."""
+LAST_PAUSE = 0.0001
+"""The same of the one who has waited longest, and for more than a turn."""
 
-TURN = 0.004
-"""Seconds for which one writer may go on while others wait."""
+TURN = 0.008
+"""Seconds for which one writer may go on while others wait: after another one, its first transaction costs the most."""
 
 MOMENT = 0.03
 """Seconds after which nobody waits any more who did, and after which it is looked again whether there is a file."""
@@ -67,7 +67,7 @@ class Turns:
             except sqlite3.OperationalError as error:
                 if not busy(error) or patience <= 0:
                     raise
-        self._wait(driver, began, patience, LONGEST_PAUSE if yields else self._note(began))
+        self._wait(driver, began, patience, PAUSES[0] if yields else self._note(began))
 
     def _wait(self, driver: Any, began: float, patience: float, pause: float) -> None:
         while True:
@@ -97,13 +97,16 @@ class Turns:
         """Tell the others of one who waits since then. Returns how long it is to pause."""
         if self._noted is None and self._look_again < float("inf"):
             self._open(os.O_RDWR | os.O_CREAT)
+        now = time.monotonic()
+        waited = now - began
+        pause = min(max(waited, PAUSES[0]), PAUSES[1])
         if (noted := self._noted) is None:
-            return LONGEST_PAUSE
-        now = noted[_LAST] = time.monotonic()
+            return pause
+        noted[_LAST] = now
         if noted[_OLDEST] < began and abs(now - noted[_SEEN]) < MOMENT:
-            return LONGEST_PAUSE
+            return pause
         noted[_OLDEST], noted[_SEEN] = began, now
-        return SHORTEST_PAUSE
+        return pause if waited < TURN else LAST_PAUSE
 
     def _open(self, flags: int) -> None:
         with suppress(OSError, ValueError):

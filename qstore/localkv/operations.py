@@ -37,7 +37,9 @@ def get(tx: Transaction, key: str) -> Looked:
     if row is None:
         return None, False
     value, expires_at = row
-    return (None, True) if _expired(tx, expires_at) else (value, False)
+    if expires_at is not None and _expired(tx, expires_at):
+        return None, True
+    return value, False
 
 
 def exists(tx: Transaction, key: str) -> tuple[bool, bool]:
@@ -45,7 +47,7 @@ def exists(tx: Transaction, key: str) -> tuple[bool, bool]:
     row = tx.row(statements.EXISTS, key=key)
     if row is None:
         return False, False
-    expired = _expired(tx, row[0])
+    expired = row[0] is not None and _expired(tx, row[0])
     return not expired, expired
 
 
@@ -152,8 +154,8 @@ def _moment(expires_at: float | None) -> float:
     return math.inf if expires_at is None else expires_at
 
 
-def _expired(tx: Transaction, expires_at: float | None) -> bool:
-    return expires_at is not None and expires_at <= milliseconds(tx.now())
+def _expired(tx: Transaction, expires_at: float) -> bool:
+    return expires_at <= milliseconds(tx.now())
 
 
 def _expiry(now: int, ttl: int | None) -> int | None:

@@ -2,8 +2,9 @@
 
 from qstore.statement import Statement
 
-# What others wrote in place of a number is later than any number, to SQLite and so here: it never expires.
-_EXPIRES_AT = "CASE WHEN typeof(expires_at) IN ('integer', 'real') THEN expires_at END"
+# What others wrote in place of a number is later than any number, to SQLite and so here: it never expires. Numbers are
+# less than any text.
+_EXPIRES_AT = "CASE WHEN expires_at < '' THEN expires_at END"
 
 GET = Statement(f"SELECT CAST(value AS BLOB), {_EXPIRES_AT} FROM {{kv}} WHERE key = :key")
 

@@ -60,7 +60,7 @@ def _threads(threads: ThreadPoolExecutor, name: str, call: Callable[[], object],
         for done in [threads.submit(each, times // THREADS) for _ in range(THREADS)]:
             done.result()
 
-    contenders: Contenders = {"one thread": _repeated(call), "threads": Contender(all_at_once, times=2 * THREADS)}
+    contenders: Contenders = {"one thread": _repeated(call), "threads": Contender(all_at_once, times=20 * THREADS)}
     figures = interleaved(contenders, scale, times=5)
     return faster(f"{name}, {THREADS} threads, FULL", figures, "threads", "one thread", limit)
 
