@@ -58,21 +58,20 @@ PUBLISH_ALL = Statement("""
 # in index order looks cheap, also to a plan made while the table is small and never analyzed; with the bare
 # conditions it takes a bitmap and a sort there, and keeps that plan when the table has grown.
 CLAIM = Statement(f"""
-    WITH c AS MATERIALIZED (
-      SELECT g.group_id, t.now FROM (SELECT {SERVER_NOW} AS now) AS t CROSS JOIN LATERAL (
-        SELECT g.group_id FROM {{groups}} AS g
-         WHERE g.ready
-           AND CASE WHEN (g.until IS NULL OR g.until < t.now) AND (SELECT true FROM {{messages}} AS m
-             WHERE m.seq = g.head) THEN 1 ELSE 0 END <> 0
-           AND coalesce((SELECT w.until FROM {{groups}} AS w WHERE NOT w.ready ORDER BY w.until LIMIT 1) >= t.now,
-             true)
-           AND coalesce((SELECT a.last_claimed_at FROM {{groups}} AS a WHERE a.ready
-                          ORDER BY a.last_claimed_at DESC, a.head DESC LIMIT 1) <= t.now, true)
-         ORDER BY g.last_claimed_at, g.head LIMIT 1 FOR UPDATE SKIP LOCKED) AS g),
-    g AS (
-      UPDATE {{groups}} AS g SET last_claimed_at = c.now, until = c.now + CAST(:visibility AS double precision),
+    WITH g AS (
+      UPDATE {{groups}} AS g SET last_claimed_at = t.now, until = t.now + CAST(:visibility AS double precision),
              holder = CAST(:worker_id AS text), ready = false
-        FROM c WHERE g.group_id = c.group_id
+        FROM (SELECT {SERVER_NOW} AS now) AS t
+       WHERE g.group_id = (
+         SELECT g.group_id FROM {{groups}} AS g
+          WHERE g.ready
+            AND CASE WHEN (g.until IS NULL OR g.until < {SERVER_NOW}) AND (SELECT true FROM {{messages}} AS m
+              WHERE m.seq = g.head) THEN 1 ELSE 0 END <> 0
+            AND coalesce((SELECT w.until FROM {{groups}} AS w WHERE NOT w.ready
+              ORDER BY w.until LIMIT 1) >= {SERVER_NOW}, true)
+            AND coalesce((SELECT a.last_claimed_at FROM {{groups}} AS a WHERE a.ready
+              ORDER BY a.last_claimed_at DESC, a.head DESC LIMIT 1) <= {SERVER_NOW}, true)
+          ORDER BY g.last_claimed_at, g.head LIMIT 1 FOR UPDATE SKIP LOCKED)
       RETURNING g.head, g.holder, g.until)
     UPDATE {{messages}} AS m SET locked_by = g.holder, lock_expiry = g.until FROM g WHERE m.seq = g.head
     RETURNING m.seq, m.group_id, m.event, float8send(m.lock_expiry)
@@ -170,7 +169,7 @@ ACK = Statement(f"""
        WHERE g.group_id = CAST(:group_id AS text) AND g.head = CAST(:seq AS bigint)
          AND g.holder = CAST(:worker_id AS text)
          AND g.until = CAST(:lock_expiry AS double precision) AND g.tail = CAST(:seq AS bigint)
-      RETURNING 1),
+      RETURNING g.tail AS seq),
     u AS (
       UPDATE {{groups}} AS g SET holder = NULL, until = NULL, ready = true,
         last_claimed_at = least(g.last_claimed_at, {SERVER_NOW}),
@@ -180,9 +179,8 @@ ACK = Statement(f"""
        WHERE g.group_id = CAST(:group_id AS text) AND g.head = CAST(:seq AS bigint)
          AND g.holder = CAST(:worker_id AS text)
          AND g.until = CAST(:lock_expiry AS double precision) AND g.tail > CAST(:seq AS bigint)
-      RETURNING 1)
-    DELETE FROM {{messages}} AS m WHERE m.seq = CAST(:seq AS bigint) AND (EXISTS (SELECT FROM d)
-      OR EXISTS (SELECT FROM u))
+      RETURNING CAST(:seq AS bigint) AS seq)
+    DELETE FROM {{messages}} AS m WHERE m.seq = (SELECT d.seq FROM d UNION ALL SELECT u.seq FROM u)
     RETURNING m.seq
 """)
 

@@ -121,7 +121,7 @@ def _compared(workers: int, scale: Scale, *, synced: bool) -> Iterator[Line]:
             for name, client in made.items()
         }
         with _synced() if synced else nullcontext():
-            figures = interleaved(contenders, scale, times=3 * workers)
+            figures = interleaved(contenders, scale, times=30 * workers)
     for name, limit in limits.items():
         yield faster(what, figures, "ours", name, limit if workers == 1 and synced else None)
     yield faster(f"{what}, on {HOSTS}", figures, HOSTS, RAW)

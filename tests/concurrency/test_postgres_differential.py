@@ -146,7 +146,7 @@ def test_in_a_random_history_each_claim_is_the_seeds(url: URL, engine: Engine, *
     ("name", "right", "wrong"),
     [
         ("CLAIM", "ORDER BY g.last_claimed_at, g.head LIMIT 1 FOR", "ORDER BY g.head LIMIT 1 FOR"),
-        ("CLAIM", "LIMIT 1) >= t.now", "LIMIT 1) > 0"),
+        ("CLAIM", "ORDER BY w.until LIMIT 1) >= coalesce(", "ORDER BY w.until LIMIT 1) > coalesce(0, "),
         ("CLAIM_FLOOR", "BETWEEN 1 AND 2", "BETWEEN 1 AND 3"),
         ("RELOCK", "AND g.until = CAST(:lock_expiry AS double precision)", "AND CAST(:lock_expiry AS float8) > 0"),
     ],

@@ -1,4 +1,4 @@
-"""An engine that qstore opened tells a log or a listener of every statement, although it passes SQLAlchemy by otherwise."""
+"""An engine that qstore opened tells logs and listeners of its statements, though it goes past SQLAlchemy otherwise."""
 
 from __future__ import annotations
 
