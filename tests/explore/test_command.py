@@ -97,7 +97,7 @@ def test_stats_and_watch_show_a_table_and_json_for_programs(tmp_path: Path, cloc
 
 
 def test_the_revisions_are_run_and_told(tmp_path: Path) -> None:
-    newest = ["localkv.v1", "localqueue.v1.1", "transport.v1.1"]
+    newest = ["localkv.v1.1", "localqueue.v1.2", "transport.v1.2"]
     assert lines("migrate", "upgrade", "data/", cwd=tmp_path) == [newest]
     assert lines("migrate", "current", "data", cwd=tmp_path) == [newest]
     assert lines("migrate", "stamp", "data", "--store", "localkv", cwd=tmp_path) == [["localkv.v1"]]

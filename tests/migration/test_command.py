@@ -272,11 +272,11 @@ def test_a_new_revision_file_is_written_from_the_shipped_template(tmp_path: Path
     shutil.copytree(ROOT / "migrations", tmp_path / "migrations", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "alembic.ini", tmp_path)
     done = alembic(
-        *("revision", "--head", "localkv@head", "--rev-id", "localkv.v1.1", "-m", "an index"),
+        *("revision", "--head", "localkv@head", "--rev-id", "localkv.v1.9", "-m", "an index"),
         cwd=tmp_path,
         ini=tmp_path / "alembic.ini",
     )
     assert done.returncode == 0, done.stderr
     [file] = set((tmp_path / "migrations" / "versions").glob("*an_index.py"))
     compile(file.read_text(), str(file), "exec")
-    assert "down_revision = 'localkv.v1'" in file.read_text()
+    assert "down_revision = 'localkv.v1.1'" in file.read_text()
