@@ -29,7 +29,10 @@ def demo(
         typer.Option("--dir", help="Keep the files in this directory, which must not hold stores yet.", metavar="DIR"),
     ] = None,
 ) -> None:
-    """Run all three stores on real files with real processes, kill one in mid-work, and account for every message."""
+    """Run all stores on real files, and account for every message.
+
+    Real processes work on them, and one is killed in the midst of it.
+    """
     console = Console()
     place = nullcontext(str(directory)) if directory else tempfile.TemporaryDirectory(prefix="qstore-demo-")
     with place as path, bars(TextColumn("{task.fields[what]}")) as advance:

@@ -72,7 +72,7 @@ def scan(
     prefix: Prefix = None,
     schema: Schema = None,
 ) -> None:
-    """Print the live keys that start with a prefix, in order of their bytes."""
+    """Print the live keys that start with a prefix, in order."""
     with opened(LocalKvRepository, place, prefix, schema) as store:
         for key, value in store.iter_prefix(starting_with):
             if json:

@@ -69,7 +69,7 @@ def watch(
     prefix: Prefix = None,
     schema: Schema = None,
 ) -> None:
-    """Show what each store holds, over and over, and how fast that changes. Ctrl-C ends it."""
+    """Show what each store holds, and how that changes. Ctrl-C ends it."""
     with _view(place, prefix, schema) as view, suppress(KeyboardInterrupt):
         looks = _looks(view, every, count)
         if json:

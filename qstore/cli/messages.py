@@ -117,7 +117,7 @@ def purge(
     prefix: Prefix = None,
     schema: Schema = None,
 ) -> None:
-    """Remove all messages of the queue, or all expired keys, and print how many they were."""
+    """Remove all messages of a queue, or all expired keys."""
     kind: Any = LocalKvRepository if expired else LocalQueueRepository
     with opened(kind, place, prefix, schema) as repository:
         if not (expired or yes):

@@ -51,7 +51,10 @@ def add_to(app: typer.Typer) -> None:
 def upgrade(
     place: Place, store: Stores = None, json: Json = False, prefix: Prefix = None, schema: Schema = None
 ) -> None:
-    """Bring stores up to the newest revision, and make those that are missing: in a directory, all three."""
+    """Bring stores up to the newest revision.
+
+    Those that are missing are made: in a directory, all three.
+    """
     for engine, naming, stores in _each(place, store, prefix, schema, make=True):
         _migrations().upgrade(engine, naming=naming, stores=stores)
     _tell(place, store, prefix, schema, json)
@@ -82,7 +85,7 @@ def check(place: Place, store: Stores = None, json: Json = False, prefix: Prefix
 
 @migrate.command()
 def stamp(place: Place, store: Stores = None, json: Json = False, prefix: Prefix = None, schema: Schema = None) -> None:
-    """Note the revision of stores that another hand has made, after a comparison."""
+    """Note the revision of stores made by another hand, once compared."""
     for engine, naming, stores in _each(place, store, prefix, schema, write=True):
         _migrations().stamp(engine, naming=naming, stores=stores)
     _tell(place, store, prefix, schema, json)

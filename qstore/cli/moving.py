@@ -29,9 +29,10 @@ def copy(
     target: Annotated[str, typer.Argument(help="Likewise, without rows in these stores yet.", metavar="TARGET")],
     json: Json = False,
 ) -> None:
-    """Move stores between SQLite and PostgreSQL: every row as it is, compared at the end. Stop the writers first.
+    """Copy stores between SQLite and PostgreSQL, and compare them.
 
-    Ids, order, leases, attempts and expiries are kept. Started again after an interruption, it goes on where it was.
+    Stop the writers first. Ids, order, leases, attempts and expiries are kept. Started again after an interruption, it
+    goes on where it was.
     """
     with bars(TimeRemainingColumn(), shown=not json) as advance:
         rows = copying.copy(source, target, progress=advance)
@@ -42,7 +43,10 @@ def repair(
     target: Annotated[str, typer.Argument(help="A file, a data directory, or a server's URL.", metavar="TARGET")],
     json: Json = False,
 ) -> None:
-    """Make right anew the tables by which stores find the next message, from the messages. Says what it found."""
+    """Make right what stores keep beside their messages.
+
+    The tables by which they find the next message are made anew from the messages. Says what it found.
+    """
     from qstore import migrate  # noqa: PLC0415  it imports Alembic, which takes longer than all the rest
 
     with ExitStack() as closing:
