@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -102,19 +103,37 @@ queue was nearly empty would read the whole table, also when that has grown, or 
 """
 
 
+_SEQUENCE = re.compile(r"pg_get_serial_sequence\('[^']*',\s+'\w+'\)")
+
+
 class Kept(Lent):
     """A connection that stays lent between operations. Plans are made for tables that grow."""
 
-    __slots__ = ()
+    __slots__ = ("_known",)
 
     def __init__(self, engine: Engine, pool: Pool, proxy: PoolProxiedConnection) -> None:
         super().__init__(engine, pool, proxy)
+        self._known: dict[str, str] = {}
         try:
             for name in _PLANS:
                 self.change(f"SET {name} = off")
         except BaseException:
             self.end()
             raise
+
+    @override
+    def rows(self, sql: str, binds: Sequence[Any]) -> Sequence[Any]:
+        return super().rows(self._known.get(sql) or self._with_sequences(sql), binds)
+
+    def _with_sequences(self, sql: str) -> str:
+        """A statement that need not ask which sequence is a table's: the session's search path stays what it is."""
+        known = sql
+        for asked in set(_SEQUENCE.findall(sql)):
+            [(name,)] = super().rows(f"SELECT {asked}", ())
+            if name is not None:
+                known = known.replace(asked, "'" + name.replace("'", "''") + "'")
+        self._known[sql] = known
+        return known
 
     @override
     def give(self) -> None:

@@ -20,6 +20,8 @@ from qstore import (
     AsyncTransportRepository,
     LocalKvRepository,
     Naming,
+    TransportRepository,
+    migrate,
     open_async_engine,
     open_engine,
 )
@@ -286,3 +288,20 @@ def test_async_sessions_that_end_cost_one_call_and_cancelled_ones_none(url: URL,
         await engine.dispose()
 
     asyncio.run(work())
+
+
+def test_a_seq_is_drawn_from_the_tables_own_sequence_whatever_that_is_called_and_also_when_the_table_is_made_anew(
+    engine: Engine, url: URL
+) -> None:
+    transport = TransportRepository(engine, naming=NAMING)
+    with postgres.connect(url) as other:
+        other.execute("""ALTER SEQUENCE qstore_transport_messages_seq_seq RENAME TO "it's ours" """)
+        other.execute("""ALTER SEQUENCE "it's ours" RESTART WITH 100""")
+        event = Message(kind="placed")
+        first, second = transport.publish("group", event), transport.publish("group", event)
+        [third] = transport.publish_many([("group", event)])
+        assert 100 == first < second < third
+        migrate.downgrade(engine, naming=NAMING, stores=["transport"], drop_data=True)
+        migrate.upgrade(engine, naming=NAMING)
+        other.execute("""ALTER SEQUENCE qstore_transport_messages_seq_seq RENAME TO "it's ours" """)
+        assert transport.publish("group", event) == 1
