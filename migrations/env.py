@@ -19,7 +19,7 @@ from sqlalchemy import URL, Connection, Engine, MetaData, create_engine
 
 from qstore import engines, migrate, revisions
 from qstore.autogenerate import include_name, include_object
-from qstore.engines.files import recognise_file
+from qstore.engines.files import on_turso, recognise_file
 from qstore.engines.target import in_directory, of_file
 from qstore.errors import QstoreError
 from qstore.formats import FORMATS, newest
@@ -59,7 +59,7 @@ class Command:
             if url.get_backend_name() == "postgresql":
                 self.run_on_server(url)
                 return
-            self.run_on(url, self.only_store(url.database or "") if self.naming.native else None)
+            self.run_on(url, self.only_store(url) if self.naming.native else None)
         elif context.is_offline_mode():
             self.write_script(None)
         else:
@@ -67,9 +67,10 @@ class Command:
                 "which database? Pass -x data_dir=DIR (three files) or -x url=URL (one) before the command"
             )
 
-    def only_store(self, path: str) -> str | None:
+    def only_store(self, url: URL) -> str | None:
         """The store that a native file holds, or is to hold."""
-        there = migrate.store_of(path)
+        path = url.database or ""
+        there = migrate.store_of(path, turso=on_turso(url))
         if self.name != "upgrade":
             return there
         wanted = set().union(*map(stores_of, self.plan((), None)))
@@ -96,7 +97,9 @@ class Command:
                 return
             os.makedirs(os.path.dirname(path), exist_ok=True)
         elif store is not None:
-            recognise_file(path, FORMATS[store], self.naming)  # connecting would change a foreign file's journal mode
+            recognise_file(
+                path, FORMATS[store], self.naming, turso=on_turso(url)
+            )  # connecting would change a foreign file's journal mode
         engine = self.engine(url)
         try:
             with engine.connect() as connection:

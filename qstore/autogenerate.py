@@ -17,6 +17,9 @@ from qstore.naming import PREFIX, Naming
 
 __all__ = ["guard", "include_name", "include_object", "made_on", "names_of", "setup"]
 
+TURSO = "__turso_internal_"
+"""How the tables begin that turso makes for itself, one for each AUTOINCREMENT, in a file that it has written to."""
+
 
 def setup(plugin: Any) -> None:
     """Register with Alembic, to come after all its own comparisons of a schema."""
@@ -46,6 +49,8 @@ def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
     kept: list[Any] = []
     for operation in upgrade_ops.ops:
         name = getattr(operation, "table_name", None)
+        if str(name).startswith(TURSO):
+            continue
         if name not in ours:
             kept.append(operation)
         elif name in in_metadata and (name in in_database or not looked_after):
@@ -68,7 +73,7 @@ def include_name(metadata: MetaData, naming: Naming | None = None) -> Callable[[
 
     def include(name: str | None, kind: str, parents: Any) -> bool:
         if kind == "table":
-            return name not in hidden
+            return name not in hidden and not str(name).startswith(TURSO)
         return (parents.get("table_name"), name) not in beside
 
     return include

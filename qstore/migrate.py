@@ -195,7 +195,7 @@ def _chosen(bind: Bind, naming: Naming, stores: Iterable[str] | None) -> Sequenc
     _check_naming(naming)
     if stores is not None or not naming.native:
         return _named(stores)
-    store = store_of(engines.opened_path(engine) or engine.url.database or "")
+    store = store_of(engines.opened_path(engine) or engine.url.database or "", turso=engines.on_turso(engine.url))
     if store is None:
         raise InvalidInput(
             "stores",

@@ -16,8 +16,9 @@ from qstore.engines import (
     connected,
     described,
     found,
+    on_turso,
+    open_file,
     postgresql,
-    sqlite,
     translated,
 )
 from qstore.engines.files import recognise_file
@@ -40,13 +41,15 @@ def open_store(store: str, url: URL, *, create: bool, durability: Durability, fa
     if url.get_backend_name() == "postgresql":
         return _open_on_server(store, url, create=create)
     path = url.database or ""
-    there = recognise_file(path, FORMATS[store], NATIVE)
+    there = recognise_file(path, FORMATS[store], NATIVE, turso=on_turso(url))
     if there is None or not there.complete:
         if not create:
             raise _absent("no file" if there is None else "no complete store", store, path)
         _make_directory(os.path.dirname(path))
-    engine = sqlite.create(path, read_only=False, durability=durability, fair=fair, exists=there is not None)
+    engine = open_file(url, durability=durability, fair=fair, exists=there is not None)
     try:
+        if on_turso(url):
+            engine.connect().close()  # which has the file open until the engine is disposed of, or is refused here
         if create and (there is None or not there.complete or not there.revisions):
             from qstore import revisions  # noqa: PLC0415  it imports Alembic, which takes longer than all the rest
 

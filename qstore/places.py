@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import URL, Connection, Engine, MetaData, Table, inspect
 
 from qstore.engines import Bind, Target, described, engine_of, found, open_engine, reading, translated
-from qstore.engines.files import store_of
+from qstore.engines.files import on_turso, store_of
 from qstore.engines.results import without_passwords
 from qstore.engines.target import in_directory, of_file
 from qstore.errors import FormatError, InvalidInput, QstoreError
@@ -76,7 +76,7 @@ def stores_at(target: Target, closing: ExitStack, *, read_only: bool) -> Iterato
     urls = urls_at(target)
     if all(url.get_backend_name() == "sqlite" for url in urls):
         for url in urls:
-            held = store_of(url.database or "")
+            held = store_of(url.database or "", turso=on_turso(url))
             if held is not None:
                 yield place_at(url, NATIVE, held, closing, read_only=read_only)
         return

@@ -286,8 +286,10 @@ def under_lock(bind: Bind, naming: Naming, stores: Stores, work: Callable[[Conne
             return work(connection)
     engines.check_back_end(bind, naming)
     if (path := engines.opened_path(bind)) is not None:
+        turso = engines.on_turso(bind.url)
         for store in stores:
-            recognise_file(path, FORMATS[store], naming)  # connecting would change a foreign file's journal mode
+            # Connecting would change a foreign file's journal mode.
+            recognise_file(path, FORMATS[store], naming, turso=turso)
     with (
         engines.translated(engines.described(bind)),
         engines.connected(bind) as connection,

@@ -32,7 +32,7 @@ from qstore import (
     open_engine,
 )
 from qstore.formats import FORMATS
-from tests import postgres
+from tests import postgres, turso
 from tests.awaiting import EventLoop
 from tests.made_files import HOSTS, made, made_v1
 
@@ -416,6 +416,25 @@ class AsyncpgSessionBackend(ServerBackend, AsyncSessionBackend):
     driver = "asyncpg"
 
 
+class TursoBackend(Backend):
+    """Native files opened with turso, which other processes look at with turso, too."""
+
+    def sql(self, store: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return turso.rows(self.path(store), self.naming.of(store).render(statement), values)
+
+    def make(self, store: str) -> None:
+        super().make(store)
+        # As if it had been in use with turso before: the first opening waits for those who may use SQLite.
+        Path(f"{self.path(store)}.lock").touch()
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        return super()._repository(store, kind, {"engine": "turso", **arguments})
+
+
+class AsyncTursoBackend(TursoBackend, AsyncBackend):
+    """The async twins on native files opened with turso."""
+
+
 BACKENDS: dict[str, type[Backend]] = {
     "opened": Backend,
     "opened, v1": FirstRevisionBackend,
@@ -428,6 +447,8 @@ BACKENDS: dict[str, type[Backend]] = {
     "async host": AsyncHostBackend,
     "async connection": AsyncConnectionBackend,
     "async session": AsyncSessionBackend,
+    "turso": TursoBackend,
+    "async turso": AsyncTursoBackend,
     "postgres": PostgresBackend,
     "postgres session": PostgresSessionBackend,
     "async postgres": AsyncPostgresBackend,
@@ -449,6 +470,8 @@ CHOSEN = tuple(BACKENDS) if _named == "all" else tuple(_named.split(";")) if _na
 """The back ends of this run."""
 ON_FILES = tuple(kind for kind in CHOSEN if BACKENDS[kind].one_writer)
 """Those whose database is SQLite's."""
+OF_ANY_BYTES = tuple(kind for kind in ON_FILES if not issubclass(BACKENDS[kind], TursoBackend))
+"""Those whose texts may be of any bytes. turso's are UTF-8, and one that is not cannot be read with it."""
 ON_A_SERVER = tuple(kind for kind in CHOSEN if kind not in ON_FILES)
 CHECKING = tuple(kind for kind in CHOSEN if kind in (*ON_FILES, "postgres"))
 """For what is decided before a statement is run or after: the same whatever a server is reached by."""

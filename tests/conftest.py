@@ -16,7 +16,18 @@ from sqlalchemy import URL, Engine, create_engine
 
 from qstore import LocalKvRepository
 from tests import postgres
-from tests.backends import CHECKING, CHOSEN, ON_A_SERVER, ON_FILES, SETTLING, SHARED, Backend, ManualClock, backend_of
+from tests.backends import (
+    CHECKING,
+    CHOSEN,
+    OF_ANY_BYTES,
+    ON_A_SERVER,
+    ON_FILES,
+    SETTLING,
+    SHARED,
+    Backend,
+    ManualClock,
+    backend_of,
+)
 
 SERVERS: pytest.StashKey[set[str]] = pytest.StashKey()
 """The servers that a run had, told by every process of it."""
@@ -42,6 +53,7 @@ def _backends(kinds: Sequence[str], meaning: str) -> Any:
 backend = _backends(CHOSEN, "Every way to have a store.")
 shared_backend = _backends(SHARED, "Every way to have a store whose repository may be shared between threads.")
 file_backend = _backends(ON_FILES, "Every way to have a store on SQLite, for what is about SQLite.")
+any_bytes_backend = _backends(OF_ANY_BYTES, "Every way to have a store whose texts may be of any bytes.")
 shared_file_backend = _backends(
     [kind for kind in SHARED if kind in ON_FILES], "Every way to have one on SQLite that threads may share."
 )

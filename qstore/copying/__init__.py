@@ -11,12 +11,12 @@ from sqlalchemy import URL, Connection, Table, func, insert, select, text
 from qstore.capabilities import capabilities
 from qstore.copying.note import Note, came_from, refuse_others
 from qstore.copying.rows import batch, key_of, portable, read_as_stored
-from qstore.engines import Target
+from qstore.engines import Target, on_turso
 from qstore.engines.target import of_file
 from qstore.errors import FormatError, InvalidInput
 from qstore.formats import FORMATS
 from qstore.opening import naming_at
-from qstore.places import Place, place_at, shown, stores_at
+from qstore.places import Place, place_at, shown, stores_at, urls_at
 
 __all__ = ["Progress", "continue_ids", "copy", "highest_id", "snapshot"]
 
@@ -33,6 +33,8 @@ def copy(source: Target, target: Target, *, progress: Progress = lambda *_: None
     two that are started, the later one goes on, and the other ends in StoreBusy. InvalidInput if the target holds a
     store with rows that did not come from this source, or the source is such a copy.
     """
+    _refuse_turso("source", source)
+    _refuse_turso("target", target)
     with ExitStack() as closing:
         places = list(stores_at(source, closing, read_only=True))
         if not places:
@@ -48,6 +50,15 @@ def copy(source: Target, target: Target, *, progress: Progress = lambda *_: None
         for note in notes:
             note.drop()
         return rows
+
+
+def _refuse_turso(field: str, target: Target) -> None:
+    if any(on_turso(url) for url in urls_at(target)):
+        raise InvalidInput(
+            field,
+            f"expected a file that is opened with SQLite, found {shown(target)} with turso, where a process cannot see"
+            " two moments of a file at a time: stop the processes that have it open, and pass its path",
+        )
 
 
 def _refuse_unfinished(source: Place) -> None:

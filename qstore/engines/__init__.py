@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from logging import INFO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from sqlalchemy import Engine
+from sqlalchemy import URL, Engine
 
 from qstore.capabilities import capabilities
-from qstore.engines import postgresql, sqlite
+from qstore.engines import postgresql, sqlite, turso
 from qstore.engines.binds import Bind, engine_of, reading
 from qstore.engines.companion import Companion, companion
-from qstore.engines.files import check_version
+from qstore.engines.files import TURSO, check_version, on_turso
 from qstore.engines.looking import found
 from qstore.engines.postgresql import beginning, commits_each, committing, connected, lent, upgrading
 from qstore.engines.results import ERRORS, conflict, described, in_one_line, opened_path, translate, translated
 from qstore.engines.sqlite import Durability, File
-from qstore.engines.target import Target, of_file
+from qstore.engines.target import FileEngine, Target, of_file
 from qstore.errors import BackendUnsupported, InvalidType
 from qstore.naming import Naming
 
@@ -37,6 +36,7 @@ __all__ = [
     "Companion",
     "Durability",
     "File",
+    "FileEngine",
     "Target",
     "asynchronous_extra",
     "beginning",
@@ -55,8 +55,10 @@ __all__ = [
     "lent",
     "listened_to",
     "log_size",
+    "on_turso",
     "open_async_engine",
     "open_engine",
+    "open_file",
     "opened_path",
     "read_only",
     "reading",
@@ -75,13 +77,23 @@ def open_engine(
     and `synchronous=FULL` (a commit outlives a power cut) or, with `durability="normal"`, NORMAL (it outlives a crash
     of the process, and a power cut may take back the newest). `read_only` never creates or changes the file. The
     file is opened with the first connection; FormatError there if it is no database, and nothing is changed then.
+    `sqlite+turso:///`: with turso (extra `turso`), for files that other programs use with it. One connection a process
+    and file, whose users take turns; never in a process that was forked with it; `fair` as for SQLite.
     `fair`: processes that have to wait for the write lock take turns, by way of a small file beside the database
     (its name and `-turns`) that the first to wait makes; False, or where it cannot be made: as it comes.
     """
     url = of_file(target)
     if url.get_backend_name() == "postgresql":
         return postgresql.create(url, read_only=read_only)
-    return sqlite.create(url.database or "", read_only=read_only, durability=durability, fair=fair)
+    return open_file(url, read_only=read_only, durability=durability, fair=fair)
+
+
+def open_file(
+    url: URL, *, read_only: bool = False, durability: Durability = "full", fair: bool = True, exists: bool = False
+) -> Engine:
+    """An engine on a file, with SQLite or turso as its URL says. `exists`: it is the file that is there now."""
+    create = turso.create if on_turso(url) else sqlite.create
+    return create(url.database or "", read_only=read_only, durability=durability, fair=fair, exists=exists)
 
 
 def open_async_engine(
@@ -97,7 +109,7 @@ def open_async_engine(
     url = of_file(target)
     if url.get_backend_name() == "postgresql":
         return postgresql.create_async(url, read_only=read_only)
-    engine = sqlite.create(url.database or "", read_only=read_only, durability=durability, fair=fair)
+    engine = open_file(url, read_only=read_only, durability=durability, fair=fair)
     return asynchronous.create(engine, Companion(engine))
 
 
@@ -118,6 +130,11 @@ def check_back_end(engine: Engine, naming: Naming) -> None:
     """Refuse a back end that cannot do what the stores need."""
     if capabilities(engine.dialect).one_writer:
         check_version(lambda: described(engine))
+        if engine.dialect.driver in ("turso", "aioturso", "turso_sync"):
+            raise BackendUnsupported(
+                "expected qstore's own dialect on turso, found pyturso's, with which processes lose others' writes:"
+                f" create_engine('{TURSO}:///…'), or qstore.open_engine('sqlite+turso:///…')"
+            )
         if naming.schema is not None:
             raise BackendUnsupported(
                 f"expected no schema on {engine.name}, where it is another file and a transaction over two files is not"
@@ -166,8 +183,8 @@ def checkpoint(engine: Engine) -> Checkpoint:
     """Write SQLite's log back into the file and cut it to nothing, after a wait of up to 5 s for its readers to end."""
     _check_engine(engine)
     with engine.connect() as connection:
-        driver = connection.connection.driver_connection
-        if not isinstance(driver, sqlite3.Connection):
+        driver: Any = connection.connection.driver_connection
+        if not capabilities(engine.dialect).one_writer:
             raise BackendUnsupported(f"expected a SQLite engine, which has a log to write back, found {engine.name}")
         if read_only(engine):
             raise BackendUnsupported(f"{described(engine)}: expected a writable engine, found one that only reads")

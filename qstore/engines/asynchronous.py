@@ -14,15 +14,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from qstore.engines.companion import Companion, companion
 from qstore.engines.sqlite import File, prepare
 
-__all__ = ["create"]
+__all__ = ["create", "in_thread"]
 
 
 def create(engine: Engine, companion: Companion) -> AsyncEngine:
     """An async engine on the file of a sync one that qstore opened."""
     file: File = engine.get_execution_options()["qstore_file"]
     made = create_async_engine(
-        engine.url.set(drivername="sqlite+aiosqlite"),
-        async_creator=partial(_connect, file.connect),
+        engine.url.set(drivername=file.async_driver),
+        async_creator=partial(in_thread, file.connect),
         poolclass=AsyncAdaptedQueuePool,
         execution_options={"qstore_file": file, "qstore_companion": companion},
     )
@@ -53,7 +53,8 @@ _disposing: set[asyncio.Task[None]] = set()
 """Kept from the garbage collector: an event loop refers to its tasks only weakly."""
 
 
-def _connect(connect: Callable[[], Any], *_: Any, **__: Any) -> aiosqlite.Connection:
+def in_thread(connect: Callable[[], Any], *_: Any, **__: Any) -> aiosqlite.Connection:
+    """A connection in a thread of its own."""
     connection = aiosqlite.Connection(connect, 64)
     # The driver's thread must not keep a program alive that did not close. Before 0.22 the connection is the thread.
     thread: Any = getattr(connection, "_thread", connection)

@@ -10,18 +10,23 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
-from urllib.parse import quote
+
+from sqlalchemy import URL
 
 from qstore.arguments import text
+from qstore.engines.guard import IN_USE, opening_with_sqlite, turso_has, uri
 from qstore.engines.results import BUSY_TIMEOUT, primary, translated
 from qstore.errors import FormatError
 from qstore.formats import FORMATS, Format, Found, recognise
 from qstore.naming import NATIVE, Naming
 
 __all__ = [
+    "ASYNC_TURSO",
     "FLOOR",
+    "TURSO",
     "check_version",
     "log_waits",
+    "on_turso",
     "patiently",
     "recognise_file",
     "refuse_other_files",
@@ -33,6 +38,9 @@ T = TypeVar("T")
 
 FLOOR = (3, 35, 0)
 """The oldest SQLite: the first with RETURNING."""
+
+TURSO, ASYNC_TURSO = "sqlite+qstore_turso", "sqlite+qstore_aioturso"
+"""The drivers' names that SQLAlchemy knows qstore's own dialects by."""
 
 SMALLEST = 512
 """Bytes: no SQLite database has a smaller page."""
@@ -49,11 +57,19 @@ def check_version(target: Callable[[], str]) -> None:
         )
 
 
-def recognise_file(path: str, fmt: Format, naming: Naming) -> Found | None:
-    """What a file holds of a format; None without a file. FormatError if it is somebody else's. Changes nothing."""
+def on_turso(url: URL) -> bool:
+    """Whether an engine's URL is one of turso's."""
+    return url.drivername in (TURSO, ASYNC_TURSO)
+
+
+def recognise_file(path: str, fmt: Format, naming: Naming, *, turso: bool = False) -> Found | None:
+    """What a file holds of a format; None without a file. FormatError if it is somebody else's. Changes nothing.
+
+    `turso`: it may be in use with turso, and is asked with that then.
+    """
     check_version(lambda: path)
     refuse_other_files(path)
-    return _look(path, lambda query: recognise(query, fmt, naming, path))
+    return _look(path, lambda query: recognise(query, fmt, naming, path), turso=turso)
 
 
 def refuse_other_files(path: str) -> None:
@@ -71,16 +87,16 @@ def refuse_other_files(path: str) -> None:
         )
 
 
-def store_of(path: str) -> str | None:
+def store_of(path: str, *, turso: bool = False) -> str | None:
     """Which store a native file holds, by what is in it, or by its name if it is new; None if it cannot be told.
 
-    FormatError if it is another application's database.
+    FormatError if it is another application's database. `turso` as in `recognise_file`.
     """
     text("path", path, or_empty=True)
     refusals = []
     for store, fmt in FORMATS.items():
         try:
-            found = recognise_file(path, fmt, NATIVE)
+            found = recognise_file(path, fmt, NATIVE, turso=turso)
         except FormatError as error:
             refusals.append(error)
         else:
@@ -92,7 +108,7 @@ def store_of(path: str) -> str | None:
     return stem if stem in FORMATS else None
 
 
-def _look(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T | None:
+def _look(path: str, see: Callable[[Callable[[str], list[Any]]], T], *, turso: bool) -> T | None:
     """Run queries on a file without changing it or leaving anything beside it. None if there is no file.
 
     Where a write-ahead log waits beside the file, closing a writable connection would write it back into the file: then
@@ -101,6 +117,24 @@ def _look(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T | None
     """
     if not os.path.exists(path):
         return None
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while turso:
+        if turso_has(path):
+            from qstore.engines.turso import looked  # noqa: PLC0415  needs the extra
+
+            return looked(path, see)
+        try:
+            with opening_with_sqlite(path, patience=0):
+                return _looked(path, see)
+        except FormatError as error:
+            if error.found != IN_USE or time.monotonic() > deadline:  # or else somebody is about to open it with turso
+                raise
+        time.sleep(0.002)
+    with opening_with_sqlite(path):
+        return _looked(path, see)
+
+
+def _looked(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T:
     modes = ("mode=ro&readonly_shm=1", "mode=ro", "mode=rw") if log_waits(path) else ("mode=rw", "mode=ro")
     if log_waits(path) and not os.path.exists(path + "-shm"):
         with suppress(OSError), TemporaryDirectory(prefix=".qstore-", dir=os.path.dirname(path)) as elsewhere:
@@ -153,8 +187,3 @@ def patiently(attempt: Callable[[], T]) -> T:
                 raise
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
-
-
-def uri(path: str, mode: str) -> str:
-    """SQLite's URI of a path: exactly that file, whatever characters it has."""
-    return f"file:{quote(path)}?{mode}"

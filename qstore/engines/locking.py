@@ -21,7 +21,7 @@ from sqlalchemy.util import await_only
 from qstore.engines.results import LOCK_TAKEN, SNAPSHOT_LOST, described
 from qstore.errors import BackendUnsupported, StoreBusy
 
-__all__ = ["begun", "in_transaction", "savepoint", "write_locked"]
+__all__ = ["WRITE_NOTHING", "begun", "in_transaction", "savepoint", "write_locked"]
 
 # The one statement that takes the write lock without a table to name. It waits for it as any first write does. (With
 # auto_vacuum=INCREMENTAL it also gives one free page back.)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from weakref import WeakSet
 
-from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy import URL, Engine, Pool, create_engine, event
 
 from qstore.arguments import one_of
 from qstore.engines.files import check_version, log_waits, patiently, refuse_other_files, uri
 from qstore.engines.forking import renewed_in_children
+from qstore.engines.guard import opening_with_sqlite
 from qstore.engines.holding import HoldingPool
 from qstore.engines.line import Line
 from qstore.engines.results import BUSY_TIMEOUT, moved, translated
 from qstore.engines.turns import Turns
 from qstore.errors import FormatError, InvalidInput
 
-__all__ = ["Durability", "File", "create", "prepare", "refuse_memory"]
+__all__ = ["Durability", "File", "create", "engine_on", "prepare", "refuse_memory"]
 
 Durability = Literal["full", "normal"]
 
@@ -41,17 +42,21 @@ def create(path: str, *, read_only: bool, durability: Durability, fair: bool, ex
     With `exists` it is the file that is there now, and no other one is ever made in its place.
     """
     check_version(lambda: path)
-    one_of("durability", durability, _SYNCHRONOUS)
-    file = File(path, read_only=read_only, durability=durability, fair=fair)
+    return engine_on(File(path, read_only=read_only, durability=durability, fair=fair), exists=exists)
+
+
+def engine_on(file: File, *, exists: bool = False, pool: type[Pool] = HoldingPool) -> Engine:
+    """An engine whose connections a file opens. Otherwise as `create`."""
     if exists:
         file.identify()
     engine = create_engine(
-        URL.create("sqlite", database=path),
+        URL.create(file.driver, database=file.path),
         creator=file.connect,
-        poolclass=HoldingPool,
+        poolclass=pool,
         execution_options={"qstore_file": file},
     )
-    cast("HoldingPool", engine.pool).closing = file.turns.close
+    if isinstance(engine.pool, HoldingPool):
+        engine.pool.closing = file.turns.close
     prepare(engine, file)
     return engine
 
@@ -82,15 +87,17 @@ class _Connection(sqlite3.Connection):
 class File:
     """Opens connections to one file, and sees to it that they all have the same one."""
 
+    driver, async_driver = "sqlite", "sqlite+aiosqlite"
     kind: type[sqlite3.Connection] = _Connection
 
     def __init__(self, path: str, *, read_only: bool, durability: Durability, fair: bool) -> None:
+        one_of("durability", durability, _SYNCHRONOUS)
         self.path = path
         self.read_only = read_only
         self.synchronous = _SYNCHRONOUS[durability]
         self.identity: tuple[int, int] | None = None
         self.lost = False
-        self.connections: WeakSet[sqlite3.Connection] = WeakSet()
+        self.connections: WeakSet[Any] = WeakSet()
         self.line = Line()
         self.turns = Turns(path, fair=fair)
 
@@ -99,10 +106,8 @@ class File:
         self.check()
         refuse_other_files(self.path)
         if self.read_only and not os.path.exists(self.path):
-            raise FormatError(
-                "there is nothing to read", found="no file", supported="a SQLite database", target=self.path
-            )
-        with translated(self.path):
+            raise self._nothing_there()
+        with translated(self.path), opening_with_sqlite(self.path):
             connection = sqlite3.connect(
                 uri(self.path, self._mode()),
                 uri=True,
@@ -119,6 +124,9 @@ class File:
         if self.identity is None:
             self.identify()
         return connection
+
+    def _nothing_there(self) -> FormatError:
+        return FormatError("there is nothing to read", found="no file", supported="a SQLite database", target=self.path)
 
     def _mode(self) -> str:
         if not self.read_only:

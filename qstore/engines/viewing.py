@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import URL, Engine, NullPool, create_engine
 
-from qstore.engines import postgresql
-from qstore.engines.files import check_version
+from qstore.engines import postgresql, turso
+from qstore.engines.files import check_version, on_turso
 from qstore.engines.sqlite import File, prepare
 from qstore.errors import InvalidInput
 
@@ -28,6 +28,10 @@ def create(url: URL, *, immutable: bool = False) -> Engine:
             raise InvalidInput("immutable", "expected a file, found a server's URL")
         return postgresql.create(url, read_only=True).execution_options(isolation_level="AUTOCOMMIT")
     path = url.database or ""
+    if on_turso(url):
+        if immutable:
+            raise InvalidInput("immutable", "expected a file that is opened with SQLite, found a URL of turso's")
+        return turso.view(path)
     check_version(lambda: path)
     file = _Viewed(path, immutable=immutable)
     engine = create_engine(

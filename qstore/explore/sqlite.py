@@ -7,9 +7,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy.exc import DBAPIError
 
-from qstore.engines import log_size
+from qstore.engines import in_one_line, log_size, on_turso
 from qstore.engines.files import FLOOR
 
 __all__ = ["IN_MEMORY", "looks"]
@@ -50,6 +51,8 @@ def looks(engine: Engine, *, own: bool) -> Iterator[tuple[str, Look]]:
     yield "not in WAL", _journal
     yield "network", lambda _: _network(path)
     yield "pinned log", lambda _: _pinned(path, engine)
+    if on_turso(engine.url):
+        yield "unreadable", _texts
     if own:
         yield "no busy timeout", _busy_timeout
         yield "deferred", lambda _: _deferred(engine)
@@ -90,6 +93,19 @@ def _file_system(path: str) -> str | None:
     except OSError:
         return None
     return found
+
+
+def _texts(connection: Connection) -> Iterator[str]:
+    """What turso alone cannot read."""
+    for table in inspect(connection).get_table_names():
+        for column in inspect(connection).get_columns(table):
+            try:
+                connection.exec_driver_sql(f'SELECT max(length("{column["name"]}")) FROM "{table}"')
+            except DBAPIError as error:
+                yield (
+                    f"{table}.{column['name']} has a text that turso cannot read ({in_one_line(error)}): a claim"
+                    " or receive of its row fails. Open the file with SQLite instead, and mend the text or remove it"
+                )
 
 
 def _pinned(path: str, engine: Engine) -> Iterator[str]:

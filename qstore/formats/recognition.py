@@ -14,9 +14,12 @@ from qstore.errors import FormatError
 from qstore.formats.addition import Addition
 from qstore.formats.additions import additions_of, noted
 from qstore.formats.format import Format
+from qstore.formats.spelling import without_comments, words
 from qstore.naming import NATIVE, Naming
 
 __all__ = ["Found", "Query", "recognise"]
+
+_INTERNAL = ("sqlite_", "__turso_internal_")  # the engines' own tables
 
 Query = Callable[[str], Sequence[Sequence[Any]]]
 """Runs one SELECT or PRAGMA and returns all its rows."""
@@ -104,7 +107,7 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
             "the database keeps text in another encoding", found=encoding, supported="UTF-8", target=target
         )
     kinds = {str(name).lower(): str(kind) for name, kind in query("SELECT name, type FROM sqlite_master")}
-    tables = {name for name, kind in kinds.items() if kind == "table" and not name.startswith("sqlite_")}
+    tables = {name for name, kind in kinds.items() if kind == "table" and not name.startswith(_INTERNAL)}
     ours = {table: naming.name(fmt.store, table).lower() for table in fmt.tables}  # SQLite folds the case of names
     present = frozenset(table for table, name in ours.items() if name in tables)
     for name in ours.values():
@@ -198,7 +201,7 @@ def _added(query: Query, addition: Addition, naming: Naming) -> Iterator[str]:
                 continue
             if kind in ("trigger", "view"):
                 [spelled] = addition.rendered(names, (text.replace(" IF NOT EXISTS", "", 1),))
-                if sql.split() == spelled.split():
+                if sql.split() == spelled.split() or words(sql) == words(spelled):
                     yield part
             elif wanted[part] == (_table(query, name) if kind == "table" else _added_index(query, name, sql)):
                 yield part
@@ -247,7 +250,7 @@ def _table(query: Query, table: str) -> _Table:
     )
     unique = frozenset(_index(query, index[1]) for index in query(f"PRAGMA index_list({_quoted(table)})") if index[2])
     [(created,)] = query(f"SELECT sql FROM sqlite_master WHERE lower(name) = '{table}' AND type IN ('table', 'view')")  # noqa: S608  as above
-    return _Table(columns, unique, bool(re.search(r"\bAUTOINCREMENT\b", _without_comments(created), re.IGNORECASE)))
+    return _Table(columns, unique, bool(re.search(r"\bAUTOINCREMENT\b", without_comments(created), re.IGNORECASE)))
 
 
 def _exact(query: Query, table: str, column: str) -> bool:
@@ -258,10 +261,6 @@ def _exact(query: Query, table: str, column: str) -> bool:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _without_comments(sql: str) -> str:
-    return re.sub(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"", " ", sql, flags=re.DOTALL)
 
 
 @cache

@@ -249,5 +249,5 @@ SELECT m.group_id
     UNION
     SELECT NULL WHERE NOT EXISTS (
       SELECT 1 FROM {{turns}} WHERE id = 0 AND slot = -3 AND group_id IS NULL
-        AND until >= (SELECT coalesce(max(last_claimed_at), until) FROM {{groups}}))""",
+        AND coalesce(until >= (SELECT max(last_claimed_at) FROM {{groups}}), until IS NOT NULL))""",
 )

@@ -11,7 +11,7 @@ from qstore.arguments import HIGHEST_INTEGER, integer, text
 from qstore.awaited import AsyncBind, await_to
 from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, ttl_milliseconds
-from qstore.engines import Durability, Target
+from qstore.engines import Durability, FileEngine, Target
 from qstore.engines.target import in_directory
 from qstore.errors import InvalidInput, InvalidType, PayloadTooLarge, shown
 from qstore.localkv import operations, postgresql  # noqa: F401  what the operations are on a server
@@ -67,16 +67,18 @@ class LocalKvRepository(Repository):
         clock: Clock | None = None,
         durability: Durability = "full",
         fair: bool = True,
+        engine: FileEngine = "sqlite",
         portable: bool = False,
     ) -> Self:
         """Open the store `localkv.sqlite` in a directory, and make both if they are not there (`create`).
 
         The repository owns its engine: close it. A SQLAlchemy URL names a file directly. FormatError, and nothing is
-        changed, if the file is something else, or not there and `create` is False.
+        changed, if the file is something else, or not there and `create` is False. `engine`: what opens a path; "turso"
+        as the URL `sqlite+turso:///`.
         """
-        url = in_directory(data_dir_or_url, "localkv.sqlite")
-        engine = open_store("localkv", url, create=create, durability=durability, fair=fair)
-        return owning(engine, lambda: cls(engine, naming=naming_at(url), clock=clock, portable=portable))
+        url = in_directory(data_dir_or_url, "localkv.sqlite", engine)
+        opened = open_store("localkv", url, create=create, durability=durability, fair=fair)
+        return owning(opened, lambda: cls(opened, naming=naming_at(url), clock=clock, portable=portable))
 
     def get(self, key: str) -> bytes | None:
         """The value of a key, or None if it is absent or expired.
@@ -208,12 +210,13 @@ class AsyncLocalKvRepository(AsyncRepository):
         clock: Clock | None = None,
         durability: Durability = "full",
         fair: bool = True,
+        engine: FileEngine = "sqlite",
         portable: bool = False,
     ) -> Opening[Self]:
         """Open a store as `LocalKvRepository.open`: `await` it, or use it in `async with`, which also closes it."""
-        url = in_directory(data_dir_or_url, "localkv.sqlite")
-        engine = open_async_store("localkv", url, create=create, durability=durability, fair=fair)
-        return Opening(engine, lambda engine: cls(engine, naming=naming_at(url), clock=clock, portable=portable))
+        url = in_directory(data_dir_or_url, "localkv.sqlite", engine)
+        opening = open_async_store("localkv", url, create=create, durability=durability, fair=fair)
+        return Opening(opening, lambda opened: cls(opened, naming=naming_at(url), clock=clock, portable=portable))
 
     async def get(self, key: str) -> bytes | None:
         """As `LocalKvRepository.get`."""

@@ -12,7 +12,7 @@ from qstore.arguments import HIGHEST_INTEGER, integer, several, text
 from qstore.awaited import AsyncBind, await_to
 from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, seconds, ttl_milliseconds
-from qstore.engines import Durability, Target
+from qstore.engines import Durability, FileEngine, Target
 from qstore.engines.target import in_directory
 from qstore.errors import InvalidType, PayloadTooLarge
 from qstore.localqueue import operations, postgresql  # noqa: F401  what the operations are on a server
@@ -56,15 +56,17 @@ class LocalQueueRepository(Repository):
         clock: Clock | None = None,
         durability: Durability = "full",
         fair: bool = True,
+        engine: FileEngine = "sqlite",
     ) -> Self:
         """Open the store `localqueue.sqlite` in a directory, and make both if they are not there (`create`).
 
         The repository owns its engine: close it. A SQLAlchemy URL names a file directly. FormatError, and nothing is
-        changed, if the file is something else, or not there and `create` is False.
+        changed, if the file is something else, or not there and `create` is False. `engine`: what opens a path; "turso"
+        as the URL `sqlite+turso:///`.
         """
-        url = in_directory(data_dir_or_url, "localqueue.sqlite")
-        engine = open_store("localqueue", url, create=create, durability=durability, fair=fair)
-        return owning(engine, lambda: cls(engine, naming=naming_at(url), clock=clock))
+        url = in_directory(data_dir_or_url, "localqueue.sqlite", engine)
+        opened = open_store("localqueue", url, create=create, durability=durability, fair=fair)
+        return owning(opened, lambda: cls(opened, naming=naming_at(url), clock=clock))
 
     def send(self, payload: Payload) -> int:
         """Append a message, due at once. Returns its id, which is never reused.
@@ -141,11 +143,12 @@ class AsyncLocalQueueRepository(AsyncRepository):
         clock: Clock | None = None,
         durability: Durability = "full",
         fair: bool = True,
+        engine: FileEngine = "sqlite",
     ) -> Opening[Self]:
         """Open a store as `LocalQueueRepository.open`: `await` it, or use it in `async with`, which also closes it."""
-        url = in_directory(data_dir_or_url, "localqueue.sqlite")
-        engine = open_async_store("localqueue", url, create=create, durability=durability, fair=fair)
-        return Opening(engine, lambda engine: cls(engine, naming=naming_at(url), clock=clock))
+        url = in_directory(data_dir_or_url, "localqueue.sqlite", engine)
+        opening = open_async_store("localqueue", url, create=create, durability=durability, fair=fair)
+        return Opening(opening, lambda opened: cls(opened, naming=naming_at(url), clock=clock))
 
     async def send(self, payload: Payload) -> int:
         """As `LocalQueueRepository.send`."""

@@ -12,7 +12,7 @@ from qstore.arguments import HIGHEST_INTEGER, integer, several, text
 from qstore.awaited import AsyncBind, await_to
 from qstore.binding import Bind, bind_to
 from qstore.clock import Clock, Seconds, seconds
-from qstore.engines import Durability, Target
+from qstore.engines import Durability, FileEngine, Target
 from qstore.engines.target import of_file
 from qstore.errors import InvalidInput, InvalidType, shown
 from qstore.naming import NATIVE, Naming
@@ -61,15 +61,17 @@ class TransportRepository(Repository, Generic[EventT]):
         clock: Clock | None = None,
         durability: Durability = "full",
         fair: bool = True,
+        engine: FileEngine = "sqlite",
     ) -> Self:
         """Open a store in a file, and make it if it is not there (`create`). The repository owns its engine: close it.
 
         `target`: a path, an existing directory (then `transport.sqlite` in it), or a SQLAlchemy URL. FormatError, and
         nothing is changed, if it is something else, or not there and `create` is False. `fair` as in `open_engine`.
+        `engine`: what opens a path; "turso" as the URL `sqlite+turso:///`.
         """
-        url = of_file(target, "transport.sqlite")
-        engine = open_store("transport", url, create=create, durability=durability, fair=fair)
-        return owning(engine, lambda: cls(engine, event_type=event_type, naming=naming_at(url), clock=clock))
+        url = of_file(target, "transport.sqlite", engine)
+        opened = open_store("transport", url, create=create, durability=durability, fair=fair)
+        return owning(opened, lambda: cls(opened, event_type=event_type, naming=naming_at(url), clock=clock))
 
     def publish(self, group_id: str, event: EventT, priority: int = 0) -> int:
         """Append a message to its group. Returns its `seq`, which is never reused.
@@ -170,11 +172,12 @@ class AsyncTransportRepository(AsyncRepository, Generic[EventT]):
         clock: Clock | None = None,
         durability: Durability = "full",
         fair: bool = True,
+        engine: FileEngine = "sqlite",
     ) -> Opening[Self]:
         """Open a store as `TransportRepository.open`: `await` it, or use it in `async with`, which also closes it."""
-        url = of_file(target, "transport.sqlite")
-        engine = open_async_store("transport", url, create=create, durability=durability, fair=fair)
-        return Opening(engine, lambda engine: cls(engine, event_type=event_type, naming=naming_at(url), clock=clock))
+        url = of_file(target, "transport.sqlite", engine)
+        opening = open_async_store("transport", url, create=create, durability=durability, fair=fair)
+        return Opening(opening, lambda opened: cls(opened, event_type=event_type, naming=naming_at(url), clock=clock))
 
     async def publish(self, group_id: str, event: EventT, priority: int = 0) -> int:
         """As `TransportRepository.publish`."""

@@ -37,6 +37,7 @@ SECTIONS = {
     "postgres": "line 10",
     "settings": "payloads, page size, checkpoints",
     "memory": "peak memory",
+    "turso": "turso against sqlite3",
 }
 """Each is a module of its name here, and what of the ratios to reach it measures."""
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from qstore import open_async_engine, open_engine
 from qstore.engines import companion
-from tests import postgres, write_lock
+from tests import postgres, turso, write_lock
 from tests.backends import (
     CHOSEN,
     AsyncConnectionBackend,
@@ -24,6 +24,7 @@ from tests.backends import (
     HostBackend,
     ServerBackend,
     SessionBackend,
+    TursoBackend,
     WatchedBackend,
 )
 from tests.contract.contents import TABLES
@@ -41,6 +42,10 @@ def write_locked(backend: Backend, store: str) -> Iterator[None]:
                 server.execute(f"LOCK TABLE {backend.table(store, table)} IN EXCLUSIVE MODE")
             yield
         return
+    if isinstance(backend, TursoBackend):
+        with turso.locked(backend.path(store)):
+            yield
+        return
     with closing(sqlite3.connect(backend.path(store), timeout=5, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -54,6 +59,8 @@ def lock_is_free(backend: Backend, store: str) -> bool:
         held += " WHERE a.datname = current_database() AND a.backend_type = 'client backend'"
         held += " AND l.mode IN ('RowExclusiveLock', 'RowShareLock', 'ExclusiveLock') AND l.relation IS NOT NULL"
         return backend.sql(store, held) == [(0,)]
+    if isinstance(backend, TursoBackend):
+        return turso.is_free(backend.path(store))
     return write_lock.is_free(backend.path(store))
 
 
@@ -90,11 +97,14 @@ class ImpatientAsync(AsyncWatchedBackend):
     """Native files on an async engine of qstore's without a listener, as `open` has it."""
 
     def _create_async_engine(self, store: str) -> AsyncEngine:
-        engine = open_async_engine(self.path(store))
+        engine = open_async_engine(self._target(store))
         behind = companion(engine.sync_engine)
         assert behind is not None
         event.listen(behind.engine.pool, "connect", _impatient)
         return engine
+
+    def _target(self, store: str) -> Any:
+        return self.path(store)
 
 
 class ImpatientAsyncWatched(AsyncWatchedBackend):
@@ -117,6 +127,28 @@ class ImpatientAsyncSession(ImpatientAsyncHost, AsyncSessionBackend):
     pass
 
 
+class ImpatientTurso(TursoBackend, WatchedBackend):
+    """Native files on an engine of qstore's on turso, without a listener."""
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        return WatchedBackend._repository(self, store, kind, arguments)
+
+    def _create_engine(self, store: str) -> Engine:
+        engine = open_engine(f"sqlite+turso:///{self.path(store)}")
+        event.listen(engine.pool, "connect", _impatient)
+        return engine
+
+
+class ImpatientAsyncTurso(TursoBackend, ImpatientAsync):
+    """The same for the async twins."""
+
+    def _repository(self, store: str, kind: Any, arguments: dict[str, Any]) -> Any:
+        return ImpatientAsync._repository(self, store, kind, arguments)
+
+    def _target(self, store: str) -> str:
+        return f"sqlite+turso:///{self.path(store)}"
+
+
 IMPATIENT: dict[str, type[Backend]] = {
     "opened": ImpatientOpened,
     "watched": ImpatientWatched,
@@ -128,6 +160,8 @@ IMPATIENT: dict[str, type[Backend]] = {
     "async host": ImpatientAsyncHost,
     "async connection": ImpatientAsyncConnection,
     "async session": ImpatientAsyncSession,
+    "turso": ImpatientTurso,
+    "async turso": ImpatientAsyncTurso,
 }
 IMPATIENT = {kind: impatient for kind, impatient in IMPATIENT.items() if kind in CHOSEN}
 

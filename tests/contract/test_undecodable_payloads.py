@@ -63,10 +63,10 @@ def drained_but(transport: Any, bad: int) -> list[str]:
     return kinds
 
 
-def test_an_event_that_is_not_utf_8_is_told_as_bytes_when_it_is_asked_for(file_backend: Backend) -> None:
-    transport = file_backend.transport()
+def test_an_event_that_is_not_utf_8_is_told_as_bytes_when_it_is_asked_for(any_bytes_backend: Backend) -> None:
+    transport = any_bytes_backend.transport()
     seq = transport.publish("g", event("a"))
-    file_backend.sql("transport", "UPDATE {messages} SET event = CAST(x'7BFF7D' AS TEXT)")
+    any_bytes_backend.sql("transport", "UPDATE {messages} SET event = CAST(x'7BFF7D' AS TEXT)")
     lease = claim(transport)
     with pytest.raises(UndecodablePayload) as caught:
         _ = lease.event
@@ -93,10 +93,10 @@ def test_a_payload_that_does_not_decode_blocks_nobody_and_can_be_settled(backend
 
 @pytest.mark.parametrize(("payload_type", "raw"), [("text", b"\xff"), ("json", b'"\xff"')])
 def test_a_payload_that_is_not_utf_8_blocks_nobody_and_can_be_settled(
-    file_backend: Backend, payload_type: str, raw: bytes
+    any_bytes_backend: Backend, payload_type: str, raw: bytes
 ) -> None:
-    """PostgreSQL's texts are UTF-8."""
-    _delivered_all_the_same(file_backend, file_backend.localqueue(), payload_type, raw, "CAST(? AS TEXT)")
+    """PostgreSQL's texts are UTF-8, and so are turso's."""
+    _delivered_all_the_same(any_bytes_backend, any_bytes_backend.localqueue(), payload_type, raw, "CAST(? AS TEXT)")
 
 
 def _delivered_all_the_same(backend: Backend, queue: Any, payload_type: str, raw: bytes, value: str = "?") -> None:
