@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, NullPool
+from sqlalchemy.dialects import registry
 
 from qstore.engines.files import ASYNC_TURSO, TURSO, patiently, refuse_other_files
 from qstore.engines.results import translated
@@ -21,6 +22,10 @@ from qstore.engines.turso.opened import imported
 __all__ = ["TursoFile", "create", "looked", "view"]
 
 T = TypeVar("T")
+
+# As the entry points do, for those who have qstore without its metadata.
+registry.register(TURSO.replace("+", "."), "qstore.engines.turso.dialect", "TursoDialect")
+registry.register(ASYNC_TURSO.replace("+", "."), "qstore.engines.turso.asynchronous", "AsyncTursoDialect")
 
 
 def create(path: str, *, read_only: bool, durability: Durability, fair: bool, exists: bool = False) -> Engine:
