@@ -16,7 +16,7 @@ from qstore.engines.files import check_version, log_waits, patiently, refuse_oth
 from qstore.engines.forking import renewed_in_children
 from qstore.engines.holding import HoldingPool
 from qstore.engines.line import Line
-from qstore.engines.results import BUSY_TIMEOUT, moved, translated
+from qstore.engines.results import BUSY_TIMEOUT, looking, moved, translated
 from qstore.engines.turns import Turns
 from qstore.errors import BackendUnsupported, FormatError, InvalidInput
 
@@ -135,7 +135,8 @@ class File:
             )
             self.connections.add(connection)
             try:
-                patiently(lambda: self._set(connection))
+                with looking(self.path):
+                    patiently(lambda: self._set(connection))
             except BaseException:
                 connection.close()
                 raise
