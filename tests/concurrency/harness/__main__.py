@@ -25,6 +25,7 @@ def main() -> int:
     parser.add_argument("--seed", default="1", help="of the first round; the next ones have SEED.1, SEED.2, …")
     parser.add_argument("--seconds", type=float, default=60, help="all rounds together")
     parser.add_argument("--round", type=float, default=20, help="seconds of work in a round")
+    parser.add_argument("--steps", type=int, default=0, help="in a round, at least, however long that takes")
     parser.add_argument("--faults", default="all", help=f"all, none, or some of: {','.join(FAULTS)}")
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--variant", choices=VARIANTS, help="a broken one: this must fail")
@@ -47,7 +48,7 @@ def main() -> int:
                 number += 1
                 seconds = min(given.round, max(3, ends - time.monotonic()))
                 it = Round(given.backend, seed, seconds, faults, given.processes)
-                outcome = run(it._replace(variant=given.variant, keep=given.keep), shim)
+                outcome = run(it._replace(steps=given.steps, variant=given.variant, keep=given.keep), shim)
                 counts += outcome.counts
                 wrong += Counter(line.partition(":")[0] for line in outcome.wrong)
                 calls = sum(number for what, number in outcome.counts.items() if what.startswith("calls "))

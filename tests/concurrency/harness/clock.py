@@ -41,6 +41,11 @@ class Tally:
     def __call__(self) -> int:
         """The next one, or thereabouts."""
         self._number[0] += 1
+        return self.number
+
+    @property
+    def number(self) -> int:
+        """The last one."""
         return int(self._number[0])
 
 

@@ -49,6 +49,8 @@ class Round(NamedTuple):
     faults: Sequence[str]
     processes: int = 4
     hands: int = 2
+    steps: int = 0
+    """How many there are to be at least: how long that takes, the machine decides."""
     variant: str | None = None
     keep: str | None = None
     """A directory for the histories of rounds in which something was wrong."""
@@ -83,7 +85,7 @@ def run(it: Round, shim: Shim | None = None) -> Outcome:
         clock = SharedClock(notes / "clock")
         times = Times(clock) if clocked else ServerTimes(clock)
         ends = time.monotonic() + it.seconds + 1
-        plan = Plan(place, notes, it.seed, ends, it.hands, clocked, it.variant)
+        plan = Plan(place, notes, it.seed, ends, it.hands, clocked, it.steps, it.variant)
         storm = Storm(plan, times, random, shim, forking="fork" in it.chosen)
         stack.callback(storm.close)
         _work(it, storm, times if clocked else None)
@@ -125,7 +127,8 @@ def _work(it: Round, storm: Storm, times: Times | None) -> None:
         storm.start(at_once=False)
     storm.go()
     chosen = {name: fault for name, fault in it.chosen.items() if fault.weight and (times or name != "clock")}
-    while time.monotonic() < storm.plan.ends - 0.3:
+    left = storm.plan.left
+    while left:
         time.sleep(storm.random.uniform(0.02, 0.3))
         storm.look(replace=True)
         if chosen and storm.random.random() < 0.7:

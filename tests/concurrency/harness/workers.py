@@ -40,6 +40,8 @@ class Plan(NamedTuple):
     hands: int
     clocked: bool
     """Whether the stores have the round's clock. Otherwise their own: the host's or the server's."""
+    steps: int = 0
+    """How many of all processes together there are to be at least, however long that takes."""
     variant: str | None = None
     """A broken one, by its name."""
 
@@ -50,6 +52,25 @@ class Plan(NamedTuple):
     @property
     def tally(self) -> Tally:
         return Tally(self.notes / "tally")
+
+    @property
+    def left(self) -> Left:
+        return Left(self)
+
+
+class Left:
+    """What is left to do, of the time and of the steps of all processes together."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._ends, self._steps = plan.ends, plan.steps
+        self._done = Tally(plan.notes / "steps")
+
+    def __bool__(self) -> bool:
+        return time.monotonic() < self._ends or self._done.number < self._steps
+
+    def step(self) -> None:
+        """Count one."""
+        self._done()
 
 
 def told(error: Exception) -> str:
@@ -73,20 +94,20 @@ def work(ready: Ready, plan: Plan, name: str, forking: bool = False) -> None:
     """Do everything at random until the time is over, with so many hands. With `forking`, now and then in a child."""
     if plan.variant is not None:
         broken.VARIANTS[plan.variant].apply(plan.place.on_files)
-    limits = Limits(plan.notes, name, plan.place)
+    limits, left = Limits(plan.notes, name, plan.place), plan.left
     history = History(plan.notes / f"{name}.history", told)
     ready()
     with ExitStack() as stack:
-        stores = _opened(plan, name, history, stack)
+        stores = _opened(plan, left, name, history, stack)
         if stores is None:
             return
         hands = [Hand(f"{name}.{number}", stores, history, plan.seed, plan.tally) for number in range(plan.hands)]
         if forking:
-            _go_on(hands[0], plan.ends, limits, _Forks(plan, name, stores))
+            _go_on(hands[0], left, limits, _Forks(plan, name, stores))
             limits.lift()
             return
         started = Event()
-        threads = [Thread(target=_go_on, args=(hand, plan.ends, limits, started.wait)) for hand in hands]
+        threads = [Thread(target=_go_on, args=(hand, left, limits, started.wait)) for hand in hands]
         for thread in threads:
             thread.start()
         started.set()
@@ -95,9 +116,9 @@ def work(ready: Ready, plan: Plan, name: str, forking: bool = False) -> None:
         limits.lift()
 
 
-def _opened(plan: Plan, name: str, history: History, stack: ExitStack) -> Stores | None:
+def _opened(plan: Plan, left: Left, name: str, history: History, stack: ExitStack) -> Stores | None:
     """Open the stores, as often as it takes. Faults befall this as well."""
-    while time.monotonic() < plan.ends:
+    while left:
         opening = plan.place.opened(plan.clock if plan.clocked else None)
         stores: Stores | None = history.call(name, "", "open", {}, partial(stack.enter_context, opening))
         if stores is not None:
@@ -106,8 +127,9 @@ def _opened(plan: Plan, name: str, history: History, stack: ExitStack) -> Stores
     return None
 
 
-def _go_on(hand: Hand, ends: float, limits: Limits, between: Callable[[], object]) -> None:
-    while time.monotonic() < ends:
+def _go_on(hand: Hand, left: Left, limits: Limits, between: Callable[[], object]) -> None:
+    while left:
+        left.step()
         between()
         limits.heed()
         with suppress(MemoryError):  # our own: those of calls are noted
