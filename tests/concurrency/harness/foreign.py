@@ -12,7 +12,8 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
 from qstore import NATIVE, StoreBusy, StoreFull, migrate, open_engine, write_session
-from qstore.formats import ADDITIONS
+from qstore.formats import FORMATS
+from qstore.formats.additions import additions_of
 from tests import postgres
 from tests.backends import MOUNTED
 from tests.concurrency.processes import Ready
@@ -41,17 +42,17 @@ def lock_write(ready: Ready, path: Path, seconds: float) -> None:
 
 
 def migrate_to_and_fro(ready: Ready, path: Path, seconds: float) -> None:
-    """Take what a store's newest revision has added out of it and put it in again, while others use it."""
-    addition = ADDITIONS[path.stem]
+    """Take what a store's newer revisions have added out of it and put it in again, while others use it."""
     engine = open_engine(path)
     ends = time.monotonic() + seconds
     ready()
     while time.monotonic() < ends:
         with suppress(StoreBusy, StoreFull, OperationalError):  # what a session's own commit says of a full disk
             with write_session(engine) as session:
-                for statement in addition.drop(NATIVE.of(path.stem)):
-                    session.execute(text(statement))
-                session.execute(text(f"UPDATE qstore_alembic_version SET version_num = '{addition.format.marker}'"))
+                for addition in reversed(additions_of(path.stem)):
+                    for statement in addition.drop(NATIVE.of(path.stem)):
+                        session.execute(text(statement))
+                session.execute(text(f"UPDATE qstore_alembic_version SET version_num = '{FORMATS[path.stem].marker}'"))
                 session.commit()
             migrate.upgrade(engine)
     engine.dispose()

@@ -26,7 +26,7 @@ __all__ = ["ACTS", "lastly"]
 PROCESSES = 2
 STORES = ("transport", "localqueue", "localkv")
 MOMENT = 0.1
-"""Seconds after which even a read has looked again whether the file is there. (It does so every 0.05.)"""
+"""Seconds after which no call is under way any more that had found the file."""
 
 
 def _delete(path: Path, _: Random) -> None:
