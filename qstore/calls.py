@@ -191,13 +191,19 @@ class _Crew:
         self._done = [0] * most  # a number a thread, so that nobody counts at the same time as another
 
     def put(self, call: Call[Any]) -> None:
+        number = len(self.threads)
+        if number < self._most and self._put - sum(self._done) >= number:
+            thread = Thread(target=self._work, args=(number,), name="qstore", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no room for another one
+                if not number:
+                    raise
+            else:
+                self.threads.append(thread)
+        # Last: what was refused must not be done later all the same.
         self._calls.put(call)
         self._put += 1
-        number = len(self.threads)
-        if number < self._most and self._put - sum(self._done) > number:
-            thread = Thread(target=self._work, args=(number,), name="qstore", daemon=True)
-            self.threads.append(thread)
-            thread.start()
 
     def end(self) -> None:
         for _ in self.threads:

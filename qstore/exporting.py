@@ -10,14 +10,16 @@ import base64
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import groupby, islice
 from shutil import rmtree
 from typing import IO, Any
 
 from sqlalchemy import Connection, Engine, Table, func, insert, select
+from sqlalchemy.exc import StatementError
 
-from qstore import copying
+from qstore import copying, engines
+from qstore.arguments import integer
 from qstore.copying import Progress, continue_ids, highest_id, snapshot
 from qstore.copying.rows import batch, key_of, portable
 from qstore.engines import Target, open_engine
@@ -80,7 +82,8 @@ def _export_store(place: Place, last: Line | None, lines: IO[str], progress: Pro
             at = names.index(last["table"]) - names.index(name) if last and reached == 0 else reached
             total += _count(reading, table)
             if at <= 0:
-                after = _values(last["row"])[key_of(table).name] if last and at == 0 and "row" in last else None
+                gone_on = last if last and at == 0 and "row" in last else None
+                after = _values(table, gone_on["row"], lines.name)[key_of(table).name] if gone_on else None
                 _export_table(place, reading, table, after, lines, progress)
     return total
 
@@ -109,10 +112,10 @@ def _export_table(
 def _stage(file: str, directory: str) -> None:
     """Make native stores of a file's lines."""
     os.makedirs(directory)
-    with open(file, encoding="utf-8") as lines, ExitStack() as closing:
+    with open(file, "rb") as lines, ExitStack() as closing:
         read = _lines(file, lines)
         stores = next(read, {}).get("stores")
-        if not isinstance(stores, list) or not set(stores) <= set(FORMATS):
+        if not isinstance(stores, list) or not all(isinstance(store, str) and store in FORMATS for store in stores):
             raise InvalidInput("file", f"expected a file that export wrote, found another first line in {file}")
         tables: dict[tuple[str, str], tuple[Engine, Table]] = {}
         for store in stores:
@@ -125,22 +128,22 @@ def _stage(file: str, directory: str) -> None:
             tables |= {(store, _bare(place, table)): (engine, table) for table in place.tables}
         highest: dict[tuple[str, str], int] = {}
         while some := list(islice(read, BATCH)):
-            for which, group in groupby(some, key=lambda line: (line.get("store"), line.get("table"))):
+            for which, group in groupby(some, key=lambda line: (str(line.get("store")), str(line.get("table")))):
                 if which not in tables:
                     raise InvalidInput("file", f"expected rows of {', '.join(stores)}, found {which} in {file}")
                 engine, table = tables[which]
                 rows = []
                 for line in group:
                     if "highest" in line:
-                        highest[which] = line["highest"]
+                        highest[which] = integer("highest", line["highest"], at_least=0)
                     else:
-                        rows.append(_values(line["row"]))
+                        rows.append(_values(table, line.get("row"), file))
                 if rows:
-                    with engine.begin() as writing:
+                    with _as_exported(file, table), engine.begin() as writing:
                         writing.execute(insert(table), rows)
         for which, number in highest.items():
             engine, table = tables[which]
-            with engine.begin() as writing:
+            with _as_exported(file, table), engine.begin() as writing:
                 continue_ids(writing, table, number)
 
 
@@ -169,7 +172,7 @@ def _gone_on_with(file: str, header: Line) -> Line | None:
         return None
 
 
-def _lines(file: str, lines: IO[str]) -> Iterator[Line]:
+def _lines(file: str, lines: IO[bytes]) -> Iterator[Line]:
     for number, line in enumerate(lines, 1):
         yield _parsed(file, number, line)
 
@@ -177,7 +180,7 @@ def _lines(file: str, lines: IO[str]) -> Iterator[Line]:
 def _parsed(file: str, number: int, line: str | bytes) -> Line:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput("file", f"expected JSON in line {number} of {file}: {error}") from error
     if not isinstance(found, dict):
         raise InvalidInput("file", f"expected a JSON object in line {number} of {file}")
@@ -203,7 +206,31 @@ def _shown(value: Any) -> Any:
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, (bytes, memoryview)) else value
 
 
-def _values(row: Line) -> Line:
-    return {
-        column: base64.b64decode(value["base64"]) if isinstance(value, dict) else value for column, value in row.items()
-    }
+def _values(table: Table, row: Any, file: str) -> Line:
+    columns = {column.name for column in table.columns}
+    if not isinstance(row, dict) or row.keys() != columns:
+        raise InvalidInput(
+            "file", f"expected rows of {table.name} with {', '.join(sorted(columns))}, found another in {file}"
+        )
+    return {column: _value(value, file) for column, value in row.items()}
+
+
+def _value(value: Any, file: str) -> Any:
+    if not isinstance(value, dict):
+        return value
+    try:
+        return base64.b64decode(value["base64"], validate=True)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput("file", f"expected bytes in base64, found another value in {file}") from error
+
+
+@contextmanager
+def _as_exported(file: str, table: Table) -> Iterator[None]:
+    """Tell in qstore's errors of values that no row of the table has."""
+    try:
+        with engines.translated(file):
+            yield
+    except (StatementError, OverflowError) as error:
+        raise InvalidInput(
+            "file", f"expected rows of {table.name} as export wrote them in {file}: {engines.in_one_line(error)}"
+        ) from error

@@ -18,6 +18,7 @@ from alembic.runtime.migration import MigrationContext, MigrationStep
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import IntegrityError
 
 from qstore import engines, wholeness
 from qstore.engines import Bind, found
@@ -243,6 +244,9 @@ def _connection(context: MigrationContext) -> Connection:
 def _run(connection: Connection, naming: Naming, targets: Iterable[str], down: bool = False, **given: Given) -> None:
     context = _context(connection, naming, fn=_steps(targets, down=down))
     with _known(context):
+        known = {script.revision for script in script_directory().walk_revisions()}
+        if any(noted not in known for noted in context.get_current_heads()):  # Alembic has no word for some of them
+            raise CommandError("the version table notes another one")
         context.run_migrations(context=context, naming=naming, **given)
 
 
@@ -251,10 +255,10 @@ def _known(context: MigrationContext) -> Iterator[None]:
     """Tell in qstore's errors of a revision that this version does not have."""
     try:
         yield
-    except CommandError as error:
+    except (CommandError, IntegrityError) as error:  # the latter of a version table that is damaged
         raise FormatError(
-            f"the revisions cannot be run: {error}",
-            found=f"revisions {', '.join(context.get_current_heads()) or 'none'}",
+            f"the revisions cannot be run: {engines.in_one_line(error)}",
+            found=f"revisions {', '.join(map(str, context.get_current_heads())) or 'none'}",
             supported=", ".join(script_directory().get_heads()),
             target=engines.described(_connection(context).engine),
         ) from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -23,7 +24,7 @@ from sqlalchemy import URL, create_engine, make_url
 
 from qstore import Naming, migrate
 
-__all__ = ["connect", "database", "described", "drop", "empty_database", "logged", "server", "stop"]
+__all__ = ["connect", "database", "described", "drop", "empty_database", "logged", "restart", "server", "stop"]
 
 _numbers = count(1)
 _there: dict[str, None] = {}
@@ -89,6 +90,20 @@ def logged() -> str:
     return str(_running[0][1].log.read_text(errors="replace")) if _running else ""
 
 
+def restart() -> None:
+    """End the server that was started here at once, as if it had crashed, and start it again."""
+    if not _running:
+        return
+    process, running, directory, guard = _running.pop()
+    guard.kill()
+    guard.communicate()
+    postmaster = running.get_postmaster_info().process
+    os.kill(postmaster.pid, signal.SIGQUIT)
+    postmaster.wait(30)
+    running.ensure_postgres_running()
+    _running.append((process, running, directory, _guarded(running, directory)))
+
+
 def stop() -> None:
     """Leave nothing behind: stop the server that was started here, or drop what was made on the one given."""
     if not server.cache_info().currsize:
@@ -135,15 +150,18 @@ def _started() -> str:
     directory = Path(mkdtemp(prefix="pg", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
     directory.chmod(0o755)
     running = get_server(directory / "data", cleanup_mode="delete")
-    guarding = [sys.executable, "-c", GUARD, str(running.get_pid()), str(directory)]
-    guard = subprocess.Popen(guarding, stdin=subprocess.PIPE, start_new_session=True)
-    _running.append((os.getpid(), running, directory, guard))
+    _running.append((os.getpid(), running, directory, _guarded(running, directory)))
     atexit.register(_stop_late)
     uri: str = running.get_uri()
     with psycopg.connect(uri, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")  # the machine's power does not fail in a test
         connection.execute("SELECT pg_reload_conf()")
     return uri
+
+
+def _guarded(running: Any, directory: Path) -> subprocess.Popen[bytes]:
+    guarding = [sys.executable, "-c", GUARD, str(running.get_pid()), str(directory)]
+    return subprocess.Popen(guarding, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _stop_late() -> None:

@@ -39,8 +39,6 @@ class OpenedBinding(Binding):
         self._store = store
         self._file: File = engine.get_execution_options()["qstore_file"]
         self._seen = seen_on(engine, store.names)
-        self._logged = False
-        self._look_again = 0.0
 
     def __str__(self) -> str:
         return str(self._listened)
@@ -49,9 +47,9 @@ class OpenedBinding(Binding):
     def read(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> R:
         engine = self._engine
         try:
-            if time.monotonic() >= self._look_again:
+            if time.monotonic() >= self._file.look_again:
                 self._look()
-            if engine._has_events or engine.dialect._has_events or self._logged:
+            if engine._has_events or engine.dialect._has_events or self._file.logged:
                 return self._listened.read(operation, *args)
             pool: Any = engine.pool
             held = pool.take()
@@ -101,8 +99,8 @@ class OpenedBinding(Binding):
     def _look(self) -> None:
         """Look at what a read does not look at each time: either takes as long as one."""
         self._file.check()
-        self._logged = listened_to(self._engine)
-        self._look_again = time.monotonic() + MOMENT
+        self._file.logged = listened_to(self._engine)
+        self._file.look_again = time.monotonic() + MOMENT
 
     def _leave(self, who: object) -> None:
         """Lead no more, whatever interrupts this: nobody else could write."""

@@ -15,7 +15,7 @@ from sqlalchemy import URL
 
 from qstore.arguments import text
 from qstore.engines.guard import IN_USE, opening_with_sqlite, turso_has, uri
-from qstore.engines.results import BUSY_TIMEOUT, primary, translated
+from qstore.engines.results import BUSY_TIMEOUT, looking, primary, translated
 from qstore.errors import FormatError
 from qstore.formats import FORMATS, Format, Found, recognise
 from qstore.naming import NATIVE, Naming
@@ -154,17 +154,12 @@ def _looked(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T:
 
 
 def _see(path: str, mode: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T:
-    with closing(sqlite3.connect(uri(path, mode), uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)) as connection:
+    with (
+        closing(sqlite3.connect(uri(path, mode), uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)) as connection,
+        looking(path),
+    ):
         connection.execute("BEGIN")  # one snapshot for all queries
-        try:
-            return see(lambda query: connection.execute(query).fetchall())
-        except UnicodeDecodeError as error:  # the driver's, for what SQLite says of a damaged schema
-            raise FormatError(
-                "the file is not a readable SQLite database",
-                found=f"a schema that is not UTF-8: {error}",
-                supported="a SQLite database, or an absent or empty file",
-                target=path,
-            ) from error
+        return see(lambda query: connection.execute(query).fetchall())
 
 
 def log_waits(path: str) -> bool:

@@ -12,24 +12,37 @@ from sqlalchemy import Engine
 __all__ = ["renewed_in_children"]
 
 
-def renewed_in_children(engine: Engine, forget: Callable[[], None] = lambda: None) -> None:
-    """Give an engine a new pool in each child. `forget`: what is done there before the old one is let go."""
-    _children.watch(engine, forget)
+def renewed_in_children(
+    engine: Engine,
+    *,
+    before: Callable[[Engine], None] = lambda _: None,
+    forget: Callable[[], None] = lambda: None,
+) -> None:
+    """Give an engine a new pool in each child.
+
+    `before`: what is done in the parent before it forks; `forget`: in the child, before the old pool is let go.
+    """
+    _children.watch(engine, before, forget)
 
 
 class _Children:
     def __init__(self) -> None:
-        self._engines: WeakKeyDictionary[Engine, Callable[[], None]] = WeakKeyDictionary()
+        self._engines: WeakKeyDictionary[Engine, tuple[Callable[[Engine], None], Callable[[], None]]]
+        self._engines = WeakKeyDictionary()
         self._watching = False
 
-    def watch(self, engine: Engine, forget: Callable[[], None]) -> None:
-        self._engines[engine] = forget
+    def watch(self, engine: Engine, before: Callable[[Engine], None], forget: Callable[[], None]) -> None:
+        self._engines[engine] = before, forget
         if not self._watching and hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)
+            os.register_at_fork(before=self._prepare, after_in_child=self._renew)
             self._watching = True
 
+    def _prepare(self) -> None:
+        for engine, (before, _) in list(self._engines.items()):
+            before(engine)
+
     def _renew(self) -> None:
-        for engine, forget in list(self._engines.items()):
+        for engine, (_, forget) in list(self._engines.items()):
             forget()
             # Not even the end of the child may collect what its parent has checked out: that would end it there.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine.pool))

@@ -11,7 +11,7 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from qstore.errors import BackendUnsupported, FormatError, QstoreError, StoreBusy, StoreFull
+from qstore.errors import BackendUnsupported, FormatError, InvalidInput, QstoreError, StoreBusy, StoreFull
 
 __all__ = [
     "BUSY_TIMEOUT",
@@ -23,11 +23,13 @@ __all__ = [
     "described",
     "in_one_line",
     "kept_out",
+    "looking",
     "moved",
     "opened_path",
     "primary",
     "translate",
     "translated",
+    "unreadable",
     "without_passwords",
 ]
 
@@ -123,16 +125,15 @@ def _of_sqlite(error: sqlite3.Error, target: str) -> QstoreError | None:
                 f" make room, then repeat the call ({name})"
             )
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            return FormatError(
-                "the file is not a readable SQLite database",
-                found=f"{error} ({name})",
-                supported="a SQLite database, or an absent or empty file",
-                target=target,
-            )
+            return unreadable(f"{error} ({name})", target)
         case sqlite3.SQLITE_READONLY if code == sqlite3.SQLITE_READONLY_DBMOVED:
             return moved(target)
         case sqlite3.SQLITE_READONLY if code == sqlite3.SQLITE_READONLY:
             return BackendUnsupported(f"{target}: expected a writable store, found one that is read-only ({name})")
+        case sqlite3.SQLITE_TOOBIG:
+            return InvalidInput(
+                "payload", f"larger than {target} takes in one value or row. Nothing was written ({name})"
+            )
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY:
             return FormatError(
                 "the file cannot be opened. The file must be readable, and its directory must exist and be writable"
@@ -143,6 +144,33 @@ def _of_sqlite(error: sqlite3.Error, target: str) -> QstoreError | None:
             )
         case _:
             return None
+
+
+def unreadable(found: str, target: str) -> FormatError:
+    """The error for a file that SQLite cannot make sense of."""
+    return FormatError(
+        "the file is not a readable SQLite database",
+        found=found,
+        supported="a SQLite database, or an absent or empty file",
+        target=target,
+    )
+
+
+@contextmanager
+def looking(target: str) -> Iterator[None]:
+    """Where a file is looked at for the first time, with statements that have no error of their own.
+
+    Of a file in a format that it does not know SQLite says SQLITE_ERROR, as of any mistake in a statement, and the
+    driver has no code at all for a schema that is not UTF-8.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:  # the driver's, for what SQLite says of a damaged schema
+        raise unreadable(f"a schema that is not UTF-8: {error}", target) from error
+    except sqlite3.Error as error:
+        if primary(error) not in (None, sqlite3.SQLITE_ERROR):
+            raise
+        raise unreadable(f"{error} ({getattr(error, 'sqlite_errorname', '')})", target) from error
 
 
 def kept_out(target: str, name: str = "SQLITE_BUSY") -> StoreBusy:

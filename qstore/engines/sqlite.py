@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
+from contextlib import suppress
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -16,11 +17,11 @@ from qstore.engines.forking import renewed_in_children
 from qstore.engines.guard import opening_with_sqlite
 from qstore.engines.holding import HoldingPool
 from qstore.engines.line import Line
-from qstore.engines.results import BUSY_TIMEOUT, moved, translated
+from qstore.engines.results import BUSY_TIMEOUT, looking, moved, translated
 from qstore.engines.turns import Turns
-from qstore.errors import FormatError, InvalidInput
+from qstore.errors import BackendUnsupported, FormatError, InvalidInput
 
-__all__ = ["Durability", "File", "create", "engine_on", "prepare", "refuse_memory"]
+__all__ = ["Durability", "File", "FileConnection", "create", "engine_on", "prepare", "refuse_memory"]
 
 Durability = Literal["full", "normal"]
 
@@ -67,7 +68,7 @@ def prepare(engine: Engine, file: File) -> None:
     # of a savepoint commits. Begin it where SQLAlchemy does.
     setattr(engine.dialect, "do_begin", _begin)  # noqa: B010  a method of this one instance
     event.listen(engine.pool, "checkout", lambda *_: file.check())
-    renewed_in_children(engine, file.forget)
+    renewed_in_children(engine, before=file.close_idle, forget=file.forget)
 
 
 def refuse_memory(database: str | None) -> None:
@@ -80,15 +81,26 @@ def refuse_memory(database: str | None) -> None:
         )
 
 
-class _Connection(sqlite3.Connection):
-    """A connection that can be referred to weakly."""
+_in_use: set[tuple[int, int]] = set()
+"""Files of which this process has, from its parent, connections that were in use when that one forked."""
+
+
+class FileConnection(sqlite3.Connection):
+    """A connection that can be referred to weakly, and tells whether it is open."""
+
+    opened = True
+
+    def close(self) -> None:
+        """As any connection's; and tell so."""
+        super().close()
+        self.opened = False
 
 
 class File:
     """Opens connections to one file, and sees to it that they all have the same one."""
 
     driver, async_driver = "sqlite", "sqlite+aiosqlite"
-    kind: type[sqlite3.Connection] = _Connection
+    kind: type[FileConnection] = FileConnection
 
     def __init__(self, path: str, *, read_only: bool, durability: Durability, fair: bool) -> None:
         one_of("durability", durability, _SYNCHRONOUS)
@@ -97,6 +109,9 @@ class File:
         self.synchronous = _SYNCHRONOUS[durability]
         self.identity: tuple[int, int] | None = None
         self.lost = False
+        self.look_again = 0.0
+        """When, by `time.monotonic`, a read is to check again, and whether the log wants to be told of it."""
+        self.logged = False
         self.connections: WeakSet[Any] = WeakSet()
         self.line = Line()
         self.turns = Turns(path, fair=fair)
@@ -117,7 +132,8 @@ class File:
             )
             self.connections.add(connection)
             try:
-                patiently(lambda: self._set(connection))
+                with looking(self.path):
+                    patiently(lambda: self._set(connection))
             except BaseException:
                 connection.close()
                 raise
@@ -141,11 +157,31 @@ class File:
         self.lost = self.identity is None
 
     def check(self) -> None:
-        """Refuse to go on with a file that nobody can find any more. Looks at the path alone: never opens the file."""
-        if self.identity is not None and self._found() != self.identity:
+        """Refuse to go on with a file that nobody can find any more, or that a fork has left in use.
+
+        Looks at the path alone: never opens the file.
+        """
+        found = self._found() if _in_use or self.identity is not None else None
+        if self.identity is not None and found != self.identity:
             self.lost = True  # for good: a new file may well get the old one's number
         if self.lost:
             raise moved(self.path)
+        if found in _in_use:
+            raise BackendUnsupported(
+                f"{self.path}: expected a process that was forked between two operations, found one whose parent had a"
+                " connection in use (a transaction of its own, or another thread). SQLite cannot be used in it: fork"
+                " when nothing is under way, or start it afresh (multiprocessing's spawn or forkserver)"
+            )
+
+    def close_idle(self, engine: Engine) -> None:
+        """Close what nobody uses, before a fork.
+
+        SQLite counts the locks of a process in its memory, and a child has that memory, but not the locks. While the
+        child took them for its own, others would clear away the log that it writes to.
+        """
+        if not engine.dialect.is_async:
+            with suppress(sqlite3.Error):
+                engine.dispose()
 
     def forget(self) -> None:
         """Leave the connections to the parent of this process.
@@ -154,9 +190,17 @@ class File:
         those who write to it.
         """
         for connection in self.connections:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+            if self._leave(connection) and self.identity is not None:
+                _in_use.add(self.identity)
         self.connections = WeakSet()
+        self.look_again = 0.0
         self.line = Line()  # the threads that wait in it are the parent's
+
+    def _leave(self, connection: Any) -> bool:
+        """Leave a connection to the parent, never to be collected here. Whether the file is of no use with it."""
+        if connection.opened:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        return bool(connection.opened)
 
     def _found(self) -> tuple[int, int] | None:
         try:

@@ -11,7 +11,7 @@ from sqlalchemy import URL, Engine, NullPool, create_engine
 
 from qstore.engines import postgresql, turso
 from qstore.engines.files import check_version, on_turso
-from qstore.engines.sqlite import File, prepare
+from qstore.engines.sqlite import File, FileConnection, prepare
 from qstore.errors import InvalidInput
 
 __all__ = ["create", "define"]
@@ -81,7 +81,7 @@ class _Cursor(sqlite3.Cursor):
         return next(self._rows)
 
 
-class _ViewingConnection(sqlite3.Connection):
+class _ViewingConnection(FileConnection):
     """A connection that begins no transaction by itself."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

@@ -28,7 +28,8 @@ __all__ = [
 Looked = tuple[bytes | None, bool]
 """The live value or None, and whether an expired row was met."""
 
-Items = list[tuple[str, bytes]]
+Items = list[tuple[bytes, bytes]]
+"""Keys as they are stored, which need not be UTF-8 where others have written them, and values."""
 
 
 def get(tx: Transaction, key: str) -> Looked:
@@ -89,7 +90,7 @@ def scan(tx: Transaction, prefix: str, offset: int, limit: int) -> Items:
     return _items(_scan(tx, prefix, offset, limit, milliseconds(tx.now())))
 
 
-def scan_after(tx: Transaction, prefix: str, after: str, limit: int) -> Items:
+def scan_after(tx: Transaction, prefix: str, after: bytes, limit: int) -> Items:
     """Live items whose keys start with the prefix and come after a key, in the order of the keys."""
     return _items(_scan_after(tx, prefix, after, limit, milliseconds(tx.now())))
 
@@ -114,12 +115,12 @@ def _page(tx: Transaction, memory: Memory, prefix: str, offset: int, limit: int,
     if not offset:
         rows = _scan(tx, prefix, 0, limit, now)
     else:
-        after, since, until = memory.get((prefix, offset), ("", math.inf, math.inf))
+        after, since, until = memory.get((prefix, offset), (b"", math.inf, math.inf))
         if not since <= now < until:
             found = tx.row(
                 statements.SKIP, prefix=prefix, end=_end(prefix), now=now, offset=min(offset, LATEST_MILLISECONDS)
             )
-            count, after, expires_at = found or (0, "", None)
+            count, after, expires_at = found or (0, b"", None)
             if count < offset:
                 return ()
             until = _moment(expires_at)
@@ -142,7 +143,7 @@ def _scan(tx: Transaction, prefix: str, offset: int, limit: int, now: int) -> Se
     )
 
 
-def _scan_after(tx: Transaction, prefix: str, after: str, limit: int, now: int) -> Sequence[Row]:
+def _scan_after(tx: Transaction, prefix: str, after: bytes, limit: int, now: int) -> Sequence[Row]:
     return tx.rows(statements.SCAN_AFTER, after=after, end=_end(prefix), now=now, limit=limit)
 
 

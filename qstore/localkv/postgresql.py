@@ -145,11 +145,12 @@ def scan(tx: Transaction, prefix: str, offset: int, limit: int) -> Items:
     """Live items whose keys start with the prefix, in the order of the keys, from the offset on."""
     end = first_after(prefix) or NO_END
     rows = tx.rows(SCAN, prefix=prefix, end=end, offset=offset, limit=limit, now=tx.given_now())
-    return [(key, bytes(value)) for key, value in rows]
+    return [(key.encode(), bytes(value)) for key, value in rows]
 
 
 @parallel(operations.scan_after)
-def scan_after(tx: Transaction, prefix: str, after: str, limit: int) -> Items:
+def scan_after(tx: Transaction, prefix: str, after: bytes, limit: int) -> Items:
     """Live items whose keys start with the prefix and come after a key, in the order of the keys."""
-    rows = tx.rows(SCAN_AFTER, after=after, end=first_after(prefix) or NO_END, limit=limit, now=tx.given_now())
-    return [(key, bytes(value)) for key, value in rows]
+    end = first_after(prefix) or NO_END
+    rows = tx.rows(SCAN_AFTER, after=after.decode(), end=end, limit=limit, now=tx.given_now())
+    return [(key.encode(), bytes(value)) for key, value in rows]

@@ -134,10 +134,10 @@ class LocalKvRepository(Repository):
         prefix = self._prefix(prefix)
         offset = _offset(cursor)
         if limit is None:
-            return ScanPage(self._binding.read(operations.scan, prefix, offset, EVERYTHING), None)
+            return ScanPage(_readable(self._binding.read(operations.scan, prefix, offset, EVERYTHING)), None)
         limit = integer("limit", limit, at_least=1)
         items = self._binding.read(operations.page, prefix, offset, min(limit, EVERYTHING - 1) + 1)
-        return ScanPage(items[:limit], str(offset + limit) if len(items) > limit else None)
+        return ScanPage(_readable(items[:limit]), str(offset + limit) if len(items) > limit else None)
 
     def iter_prefix(self, prefix: str) -> Iterator[tuple[str, bytes]]:
         """Walk live items whose keys start with `prefix`, in the order of the keys' bytes.
@@ -155,7 +155,7 @@ class LocalKvRepository(Repository):
         size = 1
         items = self._binding.read(operations.scan, prefix, 0, size)
         while items:
-            yield items
+            yield _readable(items)
             # As many rows as make about a megabyte, so that large values do not fill the memory.
             mean = sum(len(value) for _, value in items) // len(items) + 1
             size = max(1, min(1024, 8 * size, 1_048_576 // mean))
@@ -251,7 +251,7 @@ class AsyncLocalKvRepository(AsyncRepository):
         return await self._run(self._behind.purge_expired)
 
     async def _walk(self, pages: Iterator[list[tuple[str, bytes]]]) -> AsyncIterator[tuple[str, bytes]]:
-        while page := await self._run(next, pages, None):
+        while (page := await self._run(next, pages, None)) is not None:
             for item in page:
                 yield item
 
@@ -259,6 +259,14 @@ class AsyncLocalKvRepository(AsyncRepository):
 def _check_portable(field: str, key: str) -> None:
     if not _PORTABLE_KEY.fullmatch(key):
         raise InvalidInput(field, f"expected only a-z A-Z 0-9 - _ : . (portable=True), found {shown(key)}")
+
+
+def _readable(items: operations.Items) -> list[tuple[str, bytes]]:
+    """Without the keys that are not UTF-8: others have written them, and no call can name them."""
+    try:
+        return [(key.decode(), value) for key, value in items]
+    except UnicodeDecodeError:
+        return [(key.decode(), value) for key, value in items if key == key.decode(errors="ignore").encode()]
 
 
 def _ttl(ttl: Seconds | None) -> int | None:

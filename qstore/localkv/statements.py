@@ -29,22 +29,23 @@ PURGE_EXPIRED = Statement("DELETE FROM {kv} WHERE expires_at IS NOT NULL AND exp
 
 # A range ends before the first key that no longer starts with the prefix. Where there is no such key (the empty prefix,
 # or nothing but U+10FFFF) `:end` is an empty BLOB: SQLite sorts every text before every BLOB.
+# Keys are read as bytes, so that one that is not UTF-8 does not keep the others back.
 SCAN = Statement(f"""
-    SELECT key, CAST(value AS BLOB), {_EXPIRES_AT} FROM {{kv}}
+    SELECT CAST(key AS BLOB), CAST(value AS BLOB), {_EXPIRES_AT} FROM {{kv}}
     WHERE key >= :prefix AND key < :end AND (expires_at IS NULL OR expires_at > :now)
     ORDER BY key LIMIT :limit OFFSET :offset
 """)
 
 # Of the keys before an offset: how many there are, the last one, and when the first of them expires.
 SKIP = Statement(f"""
-    SELECT count(*), max(key), min(expires_at) FROM (
+    SELECT count(*), CAST(max(key) AS BLOB), min(expires_at) FROM (
       SELECT key, {_EXPIRES_AT} AS expires_at FROM {{kv}}
       WHERE key >= :prefix AND key < :end AND (expires_at IS NULL OR expires_at > :now)
       ORDER BY key LIMIT :offset)
 """)
 
 SCAN_AFTER = Statement(f"""
-    SELECT key, CAST(value AS BLOB), {_EXPIRES_AT} FROM {{kv}}
-    WHERE key > :after AND key < :end AND (expires_at IS NULL OR expires_at > :now)
+    SELECT CAST(key AS BLOB), CAST(value AS BLOB), {_EXPIRES_AT} FROM {{kv}}
+    WHERE key > CAST(:after AS TEXT) AND key < :end AND (expires_at IS NULL OR expires_at > :now)
     ORDER BY key LIMIT :limit
 """)

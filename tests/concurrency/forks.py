@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from qstore import LocalKvRepository, TransportRepository, open_engine
+from qstore import BackendUnsupported, LocalKvRepository, TransportRepository, open_engine
 
 TRY_THE_LOCK = """
 import sqlite3, sys
@@ -56,6 +56,17 @@ def in_child(work: Callable[[], object], *, end: str) -> None:
     assert status == 0, "the child failed"
 
 
+def refused(*calls: Callable[[], object]) -> None:
+    """Each of them, by the name of what the parent had under way."""
+    for call in calls:
+        try:
+            call()
+        except BackendUnsupported as error:
+            assert "forked" in str(error)  # noqa: PT017  there is no pytest in this process
+        else:
+            raise AssertionError("the child goes on in its parent's transaction")
+
+
 def both_go_on(directory: Path, end: str) -> None:
     with TransportRepository.open(directory / "transport.sqlite", event_type=str) as transport:
         transport.publish("a", "parent's first")
@@ -89,7 +100,9 @@ def the_parent_keeps_its_lock(directory: Path, end: str) -> None:
         pooled.execute("UPDATE kv SET value = x'00'")
 
         def child() -> None:
-            assert kv.get("k") == b"before", "the child reads through its parent's transaction"
+            refused(
+                lambda: kv.get("k"), lambda: kv.put("k", b"child's"), lambda: LocalKvRepository.open(directory).get("k")
+            )
             gc.collect()
             if end == "close":
                 kv.close()
@@ -117,7 +130,7 @@ def a_large_transaction_outlives_the_child(directory: Path, end: str) -> None:
         pooled.execute("PRAGMA cache_size = 5")
         pooled.execute("BEGIN IMMEDIATE")
         pooled.executemany("INSERT INTO kv VALUES (?, ?, NULL)", [(str(n), bytes(3000)) for n in range(500)])
-        in_child(lambda: kv.get("k"), end=end)
+        in_child(lambda: refused(lambda: kv.get("k")), end=end)
         pooled.executemany("INSERT INTO kv VALUES (?, ?, NULL)", [(str(n), bytes(3000)) for n in range(500, 600)])
         pooled.execute("COMMIT")
     engine.dispose()
@@ -163,15 +176,20 @@ def the_child_has_a_connection_of_its_own(directory: Path, end: str) -> None:
         with engine.connect() as connection:
             return list(connection.exec_driver_sql("SELECT name FROM sqlite_temp_master").scalars())
 
-    with engine.connect() as connection:
-        connection.exec_driver_sql("CREATE TEMP TABLE parents (x)")
-        connection.commit()
+    def make_one(name: str) -> None:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"CREATE TEMP TABLE {name} (x)")
+            connection.commit()
+
+    make_one("parents")
 
     def child() -> None:
         assert temporary_tables() == [], "the child has its parent's connection"
+        make_one("childs")
 
     in_child(child, end=end)
-    assert temporary_tables() == ["parents"], "the parent has lost its connection"
+    make_one("parents")
+    assert temporary_tables() == ["parents"], "the parent has its child's connection"
     engine.dispose()
 
 
@@ -192,6 +210,40 @@ def a_child_goes_on_after_its_parent_has_closed(directory: Path, end: str) -> No
     with TransportRepository.open(directory / "transport.sqlite", event_type=str) as transport:
         assert transport.publish("a", "last") == 3, "what the child published is lost"
     _check(directory / "transport.sqlite")
+
+
+def a_child_that_has_written_goes_on_beside_others(directory: Path, end: str) -> None:
+    """SQLite in the child must not take the locks for its own that its parent has, or had when it forked.
+
+    Otherwise whoever else closes last clears away the log that the child writes to, and whoever opens first begins the
+    log's index anew.
+    """
+    path = directory / "transport.sqlite"
+    transport = TransportRepository.open(path, event_type=str)
+    transport.publish("a", "parent's")
+    go_on, (reading, writing) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        for number in range(3):
+            transport.publish("a", f"child's {number}")
+            os.write(writing, b"x")
+            os.read(go_on[0], 1)
+        os._exit(0)
+    os.close(writing)
+    assert os.read(reading, 1), "the child failed"
+    transport.close()
+    for _ in range(2):
+        os.write(go_on[1], b"x")
+        assert os.read(reading, 1), "the child failed"
+        another = f"import qstore; qstore.TransportRepository.open({str(path)!r}, event_type=str).publish('a', 'other')"
+        subprocess.run([sys.executable, "-c", another], check=True, timeout=60, stderr=subprocess.DEVNULL)
+    os.write(go_on[1], b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    with closing(sqlite3.connect(path)) as connection:
+        found = [event for (event,) in connection.execute("SELECT event FROM messages ORDER BY seq")]
+    wanted = ["parent's", "child's 0", "child's 1", "other", "child's 2", "other"]
+    assert [each.strip('"') for each in found] == wanted, "what was committed is lost"
+    _check(path)
 
 
 def multiprocessing_forks(directory: Path, end: str) -> None:

@@ -22,35 +22,15 @@ from typing import NamedTuple
 from sqlalchemy import URL, create_engine, make_url
 
 from qstore import TransportRepository
-from qstore.statement import SERVER_NOW, Statement
 from qstore.transport import statements_postgresql as statements
 from tests import postgres
 from tests.backends import MOUNTED
+from tests.concurrency.harness.broken import NAIVE_CLAIM
 from tests.concurrency.postgres_account import Note, deadlocks, drained, faults, wrong_states
 from tests.concurrency.postgres_storm import Plan, Worker, end_a_session, through_asyncpg
 from tests.concurrency.processes import Child, Ready, children
 
 DRIVERS = ("psycopg", "asyncpg")
-
-# What one would write first: SKIP LOCKED on messages, and "nothing in flight" as a look at other rows.
-NAIVE_CLAIM = Statement(f"""
-    WITH t AS MATERIALIZED (SELECT {SERVER_NOW} AS now),
-    m AS (
-      UPDATE {{messages}} SET locked_by = CAST(:worker_id AS text),
-             lock_expiry = (SELECT now FROM t) + CAST(:visibility AS double precision)
-       WHERE seq = (
-         SELECT m.seq FROM {{messages}} AS m JOIN {{groups}} AS g ON g.group_id = m.group_id
-          WHERE (m.locked_by IS NULL OR m.lock_expiry < (SELECT now FROM t))
-            AND m.group_id NOT IN (SELECT group_id FROM {{messages}}
-              WHERE locked_by IS NOT NULL AND lock_expiry >= (SELECT now FROM t))
-          ORDER BY g.last_claimed_at, m.seq LIMIT 1 FOR UPDATE OF m SKIP LOCKED)
-      RETURNING seq, group_id, event, locked_by, lock_expiry),
-    g AS (
-      UPDATE {{groups}} AS g SET last_claimed_at = (SELECT now FROM t), head = m.seq, holder = m.locked_by,
-             until = m.lock_expiry, ready = false
-        FROM m WHERE g.group_id = m.group_id)
-    SELECT seq, group_id, event, float8send(lock_expiry) FROM m
-""")
 
 
 class Journal:

@@ -20,7 +20,11 @@ SCENARIO = """
 import sys; from pathlib import Path; from tests.concurrency import forks
 getattr(forks, sys.argv[1])(Path(sys.argv[2]), sys.argv[3])
 """
-UNPROTECTED = "import qstore.engines.forking as it; it._children.watch = lambda engine, forget: None" + SCENARIO
+UNPROTECTED = "import qstore.engines.forking as it; it._children.watch = lambda *_: None" + SCENARIO
+INHERITING = (
+    "import qstore.engines.sqlite as it; it.File.close_idle = lambda *_: None; it.FileConnection.opened = False"
+    + SCENARIO
+)
 
 
 def _run(scenario: str, directory: Path, end: str, code: str = SCENARIO) -> None:
@@ -64,6 +68,15 @@ def test_the_child_has_a_connection_of_its_own(end: str, tmp_path: Path) -> None
 
 def test_a_child_goes_on_after_its_parent_has_closed(tmp_path: Path) -> None:
     _run(forks.a_child_goes_on_after_its_parent_has_closed.__name__, tmp_path, "_exit")
+
+
+def test_a_child_that_has_written_goes_on_beside_others(tmp_path: Path) -> None:
+    _run(forks.a_child_that_has_written_goes_on_beside_others.__name__, tmp_path, "_exit")
+
+
+def test_a_child_that_inherits_what_sqlite_knows_of_locks_is_caught(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="what was committed is lost"):
+        _run(forks.a_child_that_has_written_goes_on_beside_others.__name__, tmp_path, "_exit", INHERITING)
 
 
 @pytest.mark.parametrize(

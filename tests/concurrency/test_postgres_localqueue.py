@@ -155,7 +155,7 @@ def test_the_receivers_catch_a_receive_that_is_wrong(
     text = queue_statements.RECEIVE._text
     assert right in text
     monkeypatch.setattr(queue_statements, "RECEIVE", Statement(text.replace(right, wrong)))
-    assert received(url)
+    assert any(received(url) for _ in range(5)), "they may pass each other by once"
 
 
 def put_rounds(engine: Engine, rounds: int) -> list[int]:

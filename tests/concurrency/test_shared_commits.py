@@ -137,7 +137,7 @@ def test_one_who_is_interrupted_while_it_writes_for_all_costs_the_others_nothing
     """Ctrl-C comes between two steps. What was not committed yet the others do, and what was nobody repeats."""
     interrupted: list[str] = []
 
-    class Connection(sqlite._Connection):
+    class Connection(sqlite.FileConnection):
         def execute(self, sql: str, *binds: Any) -> Any:
             result = super().execute(sql, *binds)
             if not interrupted and sql.startswith(when):

@@ -124,6 +124,15 @@ def _busy(directory: Path, twin: str) -> None:
             kv.put("k", b"")
 
 
+def _too_big_for_a_row(directory: Path, twin: str) -> None:
+    with on_engine(twin, "localkv", directory / "localkv.sqlite") as (kv, engine):
+        qstore.migrate.upgrade(engine)
+        with engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 50_000)
+        kv.put("k", bytes(100_000))
+
+
 def _sql(path: Path, statement: str) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(statement)
@@ -141,6 +150,7 @@ RAISE: dict[Raising, tuple[type[QstoreError], str | None, dict[str, Any]]] = {
     _invalid: (InvalidInput, "INVALID_INPUT", {"field": "key"}),
     _invalid_type: (InvalidType, "INVALID_INPUT", {"field": "key"}),
     _too_large: (PayloadTooLarge, "INVALID_INPUT", {"field": "payload", "size": 65_537, "limit": 65_536}),
+    _too_big_for_a_row: (InvalidInput, "INVALID_INPUT", {"field": "payload"}),
     _undecodable: (UndecodablePayload, None, {"id": 1, "raw": "a"}),
     _unsupported: (BackendUnsupported, None, {}),
 }
@@ -181,7 +191,7 @@ def _anywhere(error: QstoreError, directories: list[Path]) -> str:
 
 
 @each_twin
-@pytest.mark.parametrize("raising", [_busy, _full], ids=["busy", "full"])
+@pytest.mark.parametrize("raising", [_busy, _full, _too_big_for_a_row], ids=["busy", "full", "too big"])
 def test_an_error_of_the_database_is_the_cause_of_its_translation(raising: Raising, tmp_path: Path, twin: str) -> None:
     with pytest.raises(QstoreError) as caught:
         raising(tmp_path, twin)

@@ -94,6 +94,39 @@ def test_an_expiry_of_any_kind_keeps_no_key_back(file_backend: Backend) -> None:
         assert (kv.get("ab") is not None) is kv.exists("ab") is (len(live) == 3), value
 
 
+def test_a_key_of_any_kind_keeps_no_other_one_back(file_backend: Backend) -> None:
+    """One that is no text, or is not UTF-8, no call can name: it is passed over."""
+    kv: Any = file_backend.localkv()
+    for value in VALUES:
+        _emptied(file_backend, "localkv", "kv")
+        kv.put_many({"changed": b"1", "k": b"2", "ö": b"3"})
+        sql = f"UPDATE {{kv}} SET key = {value} WHERE key = 'changed'"
+        file_backend.sql("localkv", sql)
+        items = kv.scan_prefix("").items
+        assert [item for item in items if item[1] != b"1"] == [("k", b"2"), ("ö", b"3")], value
+        assert list(kv.iter_prefix("")) == items, value
+        pages: list[Any] = []
+        cursor = None
+        while pages == [] or cursor is not None:
+            page = kv.scan_prefix("", limit=1, cursor=cursor)
+            pages += page.items
+            cursor = page.next_cursor
+        assert pages == items, value
+        assert kv.scan_prefix("k").items == [("k", b"2")]
+        assert kv.get("k") == b"2"
+
+
+def test_many_keys_that_are_not_utf8_keep_no_other_one_back(file_backend: Backend) -> None:
+    """More of them than a walk reads at once, in front, between and at the end."""
+    kv: Any = file_backend.localkv()
+    good = {f"k{number:02}": b"good" for number in range(0, 100, 25)}
+    kv.put_many(good)
+    for number in range(100):
+        bad = f"CAST(CAST('k{number:02}' AS BLOB) || x'FF' AS TEXT)"
+        file_backend.sql("localkv", f"INSERT INTO {{kv}} (key, value) VALUES ({bad}, x'00')")
+    assert dict(kv.iter_prefix("k")) == dict(kv.scan_prefix("k").items) == good
+
+
 def test_a_value_of_any_kind_is_read_as_bytes(file_backend: Backend) -> None:
     kv: Any = file_backend.localkv()
     for value in VALUES:

@@ -90,3 +90,37 @@ def test_what_is_not_text_is_kept_byte_for_byte(tmp_path: Path) -> None:
     assert read[-1]["row"]["payload_data"] == 'é\n"'
     import_(str(tmp_path / "out"), str(tmp_path / "back") + "/")
     assert rows(str(tmp_path / "back")) == rows(str(data))
+
+
+WRONG = {
+    "not UTF-8": b'{"store": "localqueue", "table": "messages", "row": {"id": 1, "payload_data": "\xff"}}',
+    "not an object": b"[]",
+    "deep": b"[" * 100_000,
+    "another store": b'{"store": ["localqueue"], "table": "messages", "row": {}}',
+    "another column": b'{"store": "localqueue", "table": "messages", "row": {"id": 1, "color": "red"}}',
+    "no row": b'{"store": "localqueue", "table": "messages", "row": null}',
+    "a highest id that is no number": b'{"store": "localqueue", "table": "messages", "highest": "many"}',
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_line_that_export_does_not_write_is_refused_by_name_and_nothing_is_made(tmp_path: Path, wrong: str) -> None:
+    LocalQueueRepository.open(tmp_path / "data").close()
+    file = tmp_path / "file"
+    export(str(tmp_path / "data"), str(file))
+    file.write_bytes(file.read_bytes() + WRONG[wrong] + b"\n")
+    with pytest.raises(InvalidInput):
+        import_(str(file), str(tmp_path / "back") + "/")
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("value", ['{"base64": "é"}', '{"base64": 1}', "{}", "[1]", str(2**70)])
+def test_a_value_that_no_row_has_is_refused_by_name(tmp_path: Path, value: str) -> None:
+    with LocalQueueRepository.open(tmp_path / "data") as queue:
+        queue.send("payload")
+    file = tmp_path / "file"
+    export(str(tmp_path / "data"), str(file))
+    file.write_text(file.read_text(encoding="utf-8").replace('"payload"', value), encoding="utf-8")
+    with pytest.raises(InvalidInput):
+        import_(str(file), str(tmp_path / "back") + "/")
+    assert not (tmp_path / "back").exists()

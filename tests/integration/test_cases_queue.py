@@ -1,4 +1,4 @@
-"""H24, H28 and H32: what the queues promise about handles, order and winners."""
+"""H24, H27, H28 and H32: what the queues promise about handles, order and winners."""
 
 from __future__ import annotations
 
@@ -130,6 +130,52 @@ def test_a_late_ack_of_what_nobody_else_took_is_good_on_both_queues(backend: Bac
     queue.ack(message.receipt_handle)
     assert transport.claim("w", 5) is None
     assert queue.receive() == []
+
+
+def test_the_trap_is_real_the_oldest_message_first_keeps_a_group_behind_a_flood(tmp_path: Path) -> None:
+    """H27. By the order of publishing alone, all of the flood comes first."""
+    with plain(new_store(tmp_path, "transport")) as seed:
+        for number in range(1001):
+            seed.execute("INSERT INTO messages (group_id, event) VALUES (?, '')", ("b" if number == 1000 else "a",))
+        seed.execute("INSERT INTO groups (group_id) VALUES ('a'), ('b')")
+        claims = 0
+        while True:
+            by_age = SEED_CLAIM.replace("g.last_claimed_at ASC, ", "")
+            seq, group, _ = seed.execute(by_age, {"now": 0}).fetchone()
+            claims += 1
+            if group == "b":
+                break
+            seed.execute("UPDATE groups SET last_claimed_at = ? WHERE group_id = 'a'", (claims,))
+            seed.execute("DELETE FROM messages WHERE seq = ?", (seq,))
+    assert claims == 1001
+
+
+def test_a_group_that_floods_keeps_no_other_one_waiting(backend: Backend, clock: ManualClock) -> None:
+    """H27. Whoever waits is served within as many claims as there are groups, and one."""
+    transport = backend.transport(clock=clock)
+    transport.publish_many([("flood", _event())] * 1000)
+    for settled in range(3):
+        transport.publish("patient", _event(), priority=settled)
+        seen: list[str] = []
+        while "patient" not in seen:
+            clock.advance(0.001)
+            lease = _claimed(transport.claim("w", 60))
+            transport.ack(lease)
+            seen.append(lease.group_id)
+        assert len(seen) <= 3
+
+
+def test_a_floor_keeps_what_is_below_it_waiting_and_loses_none_of_it(backend: Backend, clock: ManualClock) -> None:
+    """H27. Under two priorities the floor filters; when it goes down, the low one has its turn."""
+    transport = backend.transport(clock=clock)
+    low = transport.publish("low", _event(), priority=1)
+    transport.publish_many([("high", _event(), 3)] * 20)
+    for _ in range(10):
+        clock.advance(0.001)
+        lease = _claimed(transport.claim("w", 60, min_priority=2))
+        assert lease.group_id == "high"
+        transport.ack(lease)
+    assert _claimed(transport.claim("w", 60)).seq == low
 
 
 def test_nothing_of_a_group_is_delivered_while_its_first_message_is_out_or_parked(

@@ -244,7 +244,7 @@ def test_stamp_of_a_file_without_a_store_is_refused(tmp_path: Path) -> None:
 def test_stamp_of_a_store_that_is_whole_notes_its_revision(tmp_path: Path) -> None:
     make(tmp_path / "localkv.sqlite", "localkv", filled=True)
     succeed("-x", "url=sqlite:///localkv.sqlite", "stamp", "heads", cwd=tmp_path)
-    assert "localkv.v1 (head)" in succeed("-x", "url=sqlite:///localkv.sqlite", "current", cwd=tmp_path)
+    assert "localkv.v1.1 (head)" in succeed("-x", "url=sqlite:///localkv.sqlite", "current", cwd=tmp_path)
     with open_store(tmp_path / "localkv.sqlite", "localkv", create=False) as kv:
         assert kv.get("k") == b"\x00\xff"
 

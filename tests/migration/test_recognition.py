@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pytest
 
-from qstore import FormatError, LocalKvRepository, QstoreError, migrate
-from tests.migration.file_state import bytes_of, unchanged
+from qstore import FormatError, LocalKvRepository, QstoreError, migrate, open_engine
+from tests.integration.situations import disposed
+from tests.made_files import made
+from tests.migration.file_state import bytes_of, opened, unchanged
 from tests.migration.foreign_files import FOREIGN, in_state
 from tests.migration.seed_files import MARKERS, STORES, crash_in_commit, make, rows, run
 from tests.migration.ways_in import REPOSITORIES, WAYS, host_engine, open_store, qstore_engine
@@ -152,3 +155,42 @@ def test_a_directory_where_the_file_should_be_is_refused(tmp_path: Path) -> None
     (tmp_path / "localkv.sqlite").mkdir()
     with unchanged(tmp_path), pytest.raises(FormatError):
         open_store(tmp_path / "localkv.sqlite", "localkv")
+
+
+@pytest.mark.parametrize("noted", ["''", "x'00ff'", "'localkv.v9'", "7", "CAST(x'ff' AS TEXT)"])
+def test_a_store_whose_noted_revision_nobody_knows_is_not_upgraded(tmp_path: Path, noted: str) -> None:
+    path = tmp_path / "localkv.sqlite"
+    copyfile(made("localkv"), path)
+    run(path, f"UPDATE qstore_alembic_version SET version_num = {noted}")
+    look = "SELECT hex(version_num), typeof(version_num) FROM qstore_alembic_version"
+    with opened(path) as connection:
+        before = connection.execute(look).fetchall()
+    with disposed(open_engine(path)) as engine, pytest.raises(FormatError):
+        migrate.upgrade(engine)
+    with opened(path) as connection:
+        assert connection.execute(look).fetchall() == before
+
+
+@pytest.mark.parametrize("byte", [5, 9, 255])
+def test_a_file_of_a_format_that_this_sqlite_does_not_know_is_refused_by_name_and_left_as_it_was(
+    tmp_path: Path, byte: int
+) -> None:
+    """SQLite says of it only that there was an error."""
+    path = tmp_path / "localkv.sqlite"
+    file = bytearray(made("localkv").read_bytes())
+    file[47] = byte
+    path.write_bytes(file)
+    with pytest.raises(FormatError):
+        LocalKvRepository.open(tmp_path)
+    with disposed(open_engine(path)) as engine, pytest.raises(FormatError), engine.connect():
+        pass
+    assert path.read_bytes() == file
+
+
+def test_a_schema_that_is_not_utf8_is_refused_by_name_and_left_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "localkv.sqlite"
+    path.write_bytes(made("localkv").read_bytes().replace(b"BLOB", b"BLO\xff"))
+    before = path.read_bytes()
+    with pytest.raises(FormatError):
+        LocalKvRepository.open(tmp_path)
+    assert path.read_bytes() == before

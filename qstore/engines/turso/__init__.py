@@ -5,6 +5,7 @@ It is pinned to one version, since the way in which its processes share a file m
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -72,3 +73,11 @@ class TursoFile(File):
         if self.identity is None:
             self.identify()
         return connection
+
+    def close_idle(self, engine: Engine) -> None:
+        """Nothing: a file that is open stays open, and its process's children are refused it."""
+
+    def _leave(self, connection: Any) -> bool:
+        """As of SQLite's. Who uses the file in the child is told by turso's own connections."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        return False

@@ -1,0 +1,163 @@
+"""What befalls the processes of a round, and what they stand on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from tests import postgres
+from tests.concurrency.harness import foreign
+from tests.concurrency.harness.points import POINTS
+from tests.concurrency.harness.shim import Calls, Files, Mode
+from tests.concurrency.harness.storm import Storm
+from tests.concurrency.postgres_storm import end_a_session
+
+__all__ = ["FAULTS", "Fault"]
+
+HOUR, ELEVEN_DAYS = 3600.0, 11 * 86_400.0
+FILES = ("transport", "localqueue", "localkv")
+
+
+class Fault(NamedTuple):
+    """Something that happens at random. `excuses`: what calls may come to because of it, by how their errors begin."""
+
+    happen: Callable[[Storm], None]
+    files: bool = True
+    server: bool = True
+    excuses: tuple[str, ...] = ()
+    weight: float = 1
+
+
+def _kill(storm: Storm) -> None:
+    storm.kill(storm.one())
+
+
+def _kill_at_a_point(storm: Storm) -> None:
+    orders = storm.orders(storm.one())
+    orders["count"] = storm.random.randrange(1, 30)
+    orders["point"] = storm.random.randrange(1, len(POINTS))
+
+
+def _stop(storm: Storm) -> None:
+    """For longer than a lease."""
+    pid = storm.one().process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    storm.later(storm.random.uniform(0.4, 1.6), lambda: storm.go_on(pid))
+
+
+def _clock(storm: Storm) -> None:
+    storm.times.jump(storm.random.choice((HOUR, -HOUR, ELEVEN_DAYS, -ELEVEN_DAYS)))
+    if storm.random.random() < 0.8:
+        storm.later(storm.random.uniform(0.02, 0.4), storm.times.reset)
+
+
+def _limit(name: str) -> Callable[[Storm], None]:
+    def limit(storm: Storm) -> None:
+        orders = storm.orders(storm.one())
+        orders[name] = 1
+        storm.later(storm.random.uniform(0.1, 0.5), lambda: orders.__setitem__(name, 0))
+
+    return limit
+
+
+def _disk(storm: Storm) -> None:
+    """Another program fills the disk, and removes its file later."""
+    filler, room = storm.directory / "filler", os.statvfs(storm.directory)
+    with filler.open("wb") as file, suppress(OSError):  # others fill it as well
+        os.posix_fallocate(file.fileno(), 0, max(1, room.f_bavail - 2) * room.f_frsize)
+    storm.later(storm.random.uniform(0.05, 0.4), lambda: filler.unlink(missing_ok=True))
+
+
+def _io(storm: Storm) -> None:
+    """A few calls on files fail, or one."""
+    if storm.shim is not None:
+        pid = storm.one().process.pid
+        mode = storm.random.choice((Mode.FAIL_ONCE, Mode.FAIL_ON))
+        calls = storm.random.choice(list(Calls))
+        files = Files(storm.random.randrange(1, 8))
+        storm.shim.fail(pid or 0, mode, calls, files, number=errno.EIO, after=storm.random.randrange(1, 30))
+        storm.later(storm.random.uniform(0.02, 0.2), storm.shim.relent)
+
+
+def _read_only(storm: Storm) -> None:
+    """As a disk that the system has made read-only: what writes to an open file fails."""
+    if storm.shim is not None:
+        every = Files.MAIN | Files.LOG | Files.INDEX
+        storm.shim.fail(storm.one().process.pid or 0, Mode.FAIL_ON, Calls.WRITES, every, number=errno.EROFS)
+        storm.later(storm.random.uniform(0.05, 0.3), storm.shim.relent)
+
+
+def _torn(storm: Storm) -> None:
+    """Killed in a write to the log, in the middle of a commit; or to the database, in the middle of a checkpoint."""
+    if storm.shim is not None:
+        mode = storm.random.choice((Mode.DIE, Mode.DIE_HALF_WAY))
+        files = storm.random.choice((Files.MAIN, Files.LOG))
+        storm.shim.fail(storm.one().process.pid or 0, mode, Calls.WRITES, files, after=storm.random.randrange(1, 20))
+
+
+def _pin(storm: Storm) -> None:
+    if storm.plan.place.on_files:
+        path = storm.directory / f"{storm.random.choice(FILES)}.sqlite"
+        storm.beside(foreign.pin, path, storm.random.uniform(0.5, 4))
+    else:
+        storm.beside(foreign.pin_on_a_server, storm.plan.place.where, storm.random.uniform(0.5, 4))
+
+
+def _lock(storm: Storm) -> None:
+    """Seldom for ten seconds."""
+    seconds = 10.0 if storm.random.random() < 0.15 else storm.random.uniform(0.1, 1)
+    if storm.plan.place.on_files:
+        storm.beside(foreign.lock_write, storm.directory / f"{storm.random.choice(FILES)}.sqlite", seconds)
+    else:
+        storm.beside(foreign.lock_on_a_server, storm.plan.place.where, min(seconds, 2))
+
+
+def _migrate(storm: Storm) -> None:
+    """To and fro; and as often as not it is killed in it."""
+    path = storm.directory / f"{storm.random.choice(FILES[:2])}.sqlite"
+    child = storm.beside(foreign.migrate_to_and_fro, path, 0.5)
+    if storm.random.random() < 0.6:
+        storm.later(storm.random.uniform(0.01, 1), lambda: storm.kill(child))
+
+
+def _session(storm: Storm) -> None:
+    end_a_session(storm.url, storm.random)
+
+
+def _restart(storm: Storm) -> None:
+    postgres.restart()
+
+
+FULL = ("StoreFull",)
+FAILING = ("OperationalError: disk I/O error", "FormatError", *FULL)
+LOST = (
+    *("OperationalError", "InterfaceError", "DBAPIError", "InternalError"),
+    *("ConnectionRefusedError", "FileNotFoundError"),
+)
+
+FAULTS = {
+    "kill": Fault(_kill, weight=3),
+    "point": Fault(_kill_at_a_point, weight=3),
+    "stop": Fault(_stop),
+    "clock": Fault(_clock, weight=2),
+    "pages": Fault(_limit("pages"), server=False, excuses=FULL),
+    "size": Fault(_limit("size"), server=False, excuses=FULL),
+    "disk": Fault(_disk, server=False, excuses=FULL),
+    "files": Fault(_limit("files"), excuses=("FormatError", *LOST, "OSError")),
+    "memory": Fault(_limit("memory"), excuses=("MemoryError", "RuntimeError: can't start new thread", *FAILING, *LOST)),
+    "io": Fault(_io, server=False, excuses=FAILING, weight=2),
+    "read-only": Fault(_read_only, server=False, excuses=FAILING),
+    "torn": Fault(_torn, server=False, weight=2),
+    "pin": Fault(_pin),
+    "lock": Fault(_lock, excuses=("StoreBusy",), weight=0.7),
+    "fork": Fault(lambda _: None, weight=0),
+    "migrate": Fault(_migrate, server=False),
+    "session": Fault(_session, files=False, excuses=LOST, weight=2),
+    "restart": Fault(_restart, files=False, excuses=LOST, weight=0.2),
+}
+"""`fork` is what one of the processes does all the time."""
