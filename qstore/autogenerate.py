@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Index, MetaData
 
-from qstore.formats import ADDITIONS, FORMATS, revisions_of, server_additions, tables_of
+from qstore.formats import ADDITIONS, FORMATS, newest, server_additions, tables_of
 from qstore.naming import PREFIX, Naming
 
 __all__ = ["guard", "include_name", "include_object", "made_on", "names_of", "setup"]
@@ -116,7 +116,7 @@ def names_of(naming: Naming) -> set[str]:
 
 def _noted(connection: Connection, tables: set[str]) -> Iterator[Naming]:
     """The mounts whose version tables are in the database, whatever their prefixes."""
-    ours = {revision for store in FORMATS for revision in revisions_of(store)}
+    ours = {fmt.marker for fmt in FORMATS.values()} | {newest(store) for store in FORMATS}
     for table in tables:
         prefix = table.removesuffix("alembic_version")
         if prefix not in ("", table) and PREFIX.fullmatch(prefix):

@@ -14,7 +14,7 @@ from qstore.awaited import AsyncBind, awaited
 from qstore.engines import Bind
 from qstore.engines.files import store_of
 from qstore.errors import FormatError, InvalidInput, InvalidType
-from qstore.formats import FORMATS, Found, newest, revisions_of
+from qstore.formats import FORMATS, Found, newest
 from qstore.naming import NATIVE, Naming
 
 __all__ = [
@@ -181,12 +181,15 @@ def _faults(connection: Connection, naming: Naming, store: str, found: Found) ->
     noted = {revision for revision in found.revisions if revision.partition(".")[0] == store}
     if not found.present:
         yield f"{store}: its tables are missing; upgrade makes them"
-    elif lost := wholeness.lost(naming, store, found):
-        yield f"{store}: {', '.join(sorted(lost))} missing, or not as its revision makes it; upgrade makes it"
+    elif found.lacking and (found.added or newest(store) in noted):
+        lacking = found.missing | {naming.name(store, part) for part in found.lacking}
+        yield f"{store}: {', '.join(sorted(lacking))} missing, or not as {newest(store)} makes it; upgrade makes it"
+    elif not found.complete:
+        yield f"{store}: {', '.join(sorted(found.missing))} missing; upgrade makes it"
     elif differs := wholeness.differing(connection, naming, store, found):
         yield f"{store}: {differs}, so that some are delivered out of turn or not at all; migrate.repair makes it right"
     # A mount without any note is looked after by the host's own revisions.
-    if found.present and (naming.native or found.revisions) and noted.isdisjoint(revisions_of(store)):
+    if found.present and (naming.native or found.revisions) and not noted & {FORMATS[store].marker, newest(store)}:
         yield f"{store}: revision {newest(store)} is not noted; upgrade or stamp notes it"
 
 

@@ -24,7 +24,7 @@ from qstore import engines, wholeness
 from qstore.engines import Bind, found
 from qstore.engines.files import recognise_file
 from qstore.errors import FormatError, InvalidInput
-from qstore.formats import FORMATS, Addition, Format, Found, additions_of
+from qstore.formats import FORMATS, Addition, Format, newest
 from qstore.naming import Naming
 from qstore.wholeness import check_complete, complete, count, refill, refuse_others
 
@@ -102,22 +102,14 @@ def stamp(bind: Bind, naming: Naming, stores: Stores) -> None:
 
     def work(connection: Connection) -> None:
         for store in stores:
-            check_complete(connection, naming, FORMATS[store].marker)
+            marker = FORMATS[store].marker
+            check_complete(connection, naming, marker)
             context = _context(connection, naming)
             with _known(context):
-                context.stamp(script_directory(), _whole(store, found(connection, naming, store)))
+                whole = not found(connection, naming, store).lacking
+                context.stamp(script_directory(), newest(store) if whole else marker)
 
     under_lock(bind, naming, stores, work)
-
-
-def _whole(store: str, it: Found) -> str:
-    """The newest revision that a store has all of."""
-    revision = FORMATS[store].marker
-    for addition in additions_of(store):
-        if it.lacking & set(addition.parts):
-            break
-        revision = addition.revision
-    return revision
 
 
 def sql(dialect: str, naming: Naming, stores: Stores) -> str:
@@ -183,11 +175,11 @@ def drop(
 
 
 def add(addition: Addition, context: MigrationContext | None = None, naming: Naming | None = None, **_: Given) -> None:
-    """Make what was added to a format, and fill it. Nothing where the addition does not belong."""
+    """Make what was added to a format, and fill it. Nothing on a dialect that the addition is not for."""
     if context is None or naming is None:
         context = op.get_context()
         naming, _drop_data = _given_by_host()
-    if not addition.belongs(naming, context.dialect.name):
+    if context.dialect.name != addition.dialect:
         return
     if not context.as_sql:
         connection = _connection(context)
@@ -208,7 +200,7 @@ def take_away(
     if context is None or naming is None:
         context = op.get_context()
         naming, _drop_data = _given_by_host()
-    if not addition.belongs(naming, context.dialect.name):
+    if context.dialect.name != addition.dialect:
         return
     with ExitStack() as locked:
         if not context.as_sql:

@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 from qstore import engines
 from qstore.engines import found
 from qstore.errors import FormatError
-from qstore.formats import ADDITIONS, FORMATS, Addition, Format, Found, additions_of, noted
+from qstore.formats import ADDITIONS, FORMATS, Addition, Format, Found, newest
 from qstore.naming import Names, Naming
 
-__all__ = ["add", "check_complete", "complete", "count", "differing", "lost", "make", "refill", "refuse_others"]
+__all__ = ["add", "check_complete", "complete", "count", "differing", "make", "refill", "refuse_others"]
 
 Stores = Sequence[str]
 
@@ -25,11 +25,10 @@ def check_complete(connection: Connection, naming: Naming, revision: str) -> Non
     """FormatError if a store is not there whole, as the revision makes it."""
     store = revision.partition(".")[0]
     it = found(connection, naming, store)
-    wanted = {part for addition in additions_of(store) if noted(addition, {revision}) for part in addition.parts}
-    if not it.complete or it.lacking & wanted:
+    if not it.complete or (it.lacking and revision == newest(store)):
         raise FormatError(
             "cannot stamp a store that is not there, or not whole: upgrade makes what is missing",
-            found=f"no {', no '.join(sorted(it.missing or it.lacking & wanted))}",
+            found=f"no {', no '.join(sorted(it.missing or it.lacking))}",
             supported=revision,
             target=engines.described(connection.engine),
         )
@@ -40,24 +39,14 @@ def complete(connection: Connection, naming: Naming, stores: Stores) -> None:
     for store in stores:
         it = found(connection, naming, store)
         if not it.complete:
-            _restore(connection, naming, store, it, [each for each in additions_of(store) if noted(each, it.revisions)])
+            _restore(connection, naming, store, it, beside=newest(store) in it.revisions)
 
 
-def lost(naming: Naming, store: str, it: Found) -> frozenset[str]:
-    """What is not there of what is noted, and of an addition that is there in part."""
-    begun = {part for addition in _begun(store, it) for part in addition.parts}
-    return it.missing | {naming.name(store, part) for part in it.lacking & begun}
-
-
-def _begun(store: str, it: Found) -> list[Addition]:
-    return [each for each in additions_of(store) if noted(each, it.revisions) or it.added & set(each.parts)]
-
-
-def _restore(connection: Connection, naming: Naming, store: str, it: Found, additions: Sequence[Addition]) -> None:
+def _restore(connection: Connection, naming: Naming, store: str, it: Found, *, beside: bool) -> None:
     make(connection, naming, FORMATS[store], it)
-    for addition in additions:
-        if addition.belongs(naming, connection.dialect.name):
-            add(connection, naming, addition)
+    addition = ADDITIONS.get(store)
+    if beside and addition and addition.dialect == connection.dialect.name:
+        add(connection, naming, addition)
 
 
 def make(connection: Connection, naming: Naming, fmt: Format, it: Found) -> None:
@@ -85,16 +74,16 @@ def refill(connection: Connection, naming: Naming, stores: Stores) -> list[str]:
     told = []
     for store in stores:
         it = found(connection, naming, store)
-        gone = lost(naming, store, it)
-        if it.present and gone:
-            _restore(connection, naming, store, it, _begun(store, it))
-            told.append(f"{store}: {', '.join(sorted(gone))} missing; made again")
+        lost = it.missing | {naming.name(store, part) for part in it.lacking if it.added}
+        if it.present and lost:
+            _restore(connection, naming, store, it, beside=bool(it.added) or newest(store) in it.revisions)
+            told.append(f"{store}: {', '.join(sorted(lost))} missing; made again")
             it = found(connection, naming, store)
         kept = _kept(connection, naming, store, it)
         if kept is None:
             continue
         differs = differing(connection, naming, store, it)
-        if differs or not gone:
+        if differs or not lost:
             kept.fill()
             told.append(f"{store}: {differs or f'{kept.what} did not differ from the messages'}; filled anew")
     return told
@@ -122,7 +111,7 @@ def _kept(connection: Connection, naming: Naming, store: str, it: Found) -> _Kep
     fmt, names, dialect = FORMATS[store], naming.of(store), connection.dialect.name
     if dialect in fmt.faults and it.present:
         return _Kept(names["groups"], names.render(fmt.faults[dialect]), lambda: _fill_state(connection, naming, fmt))
-    if (addition := ADDITIONS.get(store)) is None or not it.added & set(addition.parts):
+    if (addition := ADDITIONS.get(store)) is None or not it.added:
         return None
     [query] = addition.rendered(names, (addition.faults,))
     return _Kept(", ".join(addition.tables), query, lambda: _fill(connection, naming, addition))
@@ -154,8 +143,6 @@ def _fill_state(connection: Connection, naming: Naming, fmt: Format) -> None:
 
 
 def _fill(connection: Connection, naming: Naming, addition: Addition) -> None:
-    if not addition.fill:
-        return
     names = naming.of(addition.format.store)
     target = engines.described(connection.engine)
     rows = count(connection, names, "messages")

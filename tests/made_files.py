@@ -13,7 +13,7 @@ from tempfile import mkdtemp
 from sqlalchemy import create_engine
 
 from qstore import NATIVE, Naming, migrate, open_engine
-from qstore.formats import FORMATS, additions_of
+from qstore.formats import ADDITIONS
 
 HOSTS = Naming("qstore_")
 
@@ -33,11 +33,11 @@ def made_v1(store: str) -> Path:
     """A new file with one store at the format's first revision."""
     path = _directory() / f"{store}.sqlite"
     copyfile(made(store), path)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for addition in reversed(additions_of(store)):
+    if addition := ADDITIONS.get(store):
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             for statement in addition.drop(NATIVE.of(store)):
                 connection.execute(statement)
-        connection.execute("UPDATE qstore_alembic_version SET version_num = ?", (FORMATS[store].marker,))
+            connection.execute("UPDATE qstore_alembic_version SET version_num = ?", (addition.format.marker,))
     return path
 
 

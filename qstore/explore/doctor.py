@@ -92,7 +92,7 @@ def _of_store(view: View, store: str) -> Iterator[Finding]:
         addition is not None
         and place.engine.dialect.name == addition.dialect
         and summary.rows >= MANY
-        and not place.found().added & set(addition.parts)
+        and not place.found().added
     ):
         sentence = (
             f"the store is at {addition.format.marker} and holds {summary.rows:,} messages, all of which each claim or"

@@ -9,8 +9,9 @@ from qstore.awaited import is_async
 from qstore.clock import Clock
 from qstore.engines import Bind, Target, viewing
 from qstore.errors import FormatError, InvalidType
+from qstore.explore.pages import temporary_views
 from qstore.explore.view import View
-from qstore.formats import FORMATS, VIEWS
+from qstore.formats import FORMATS
 from qstore.naming import Naming
 from qstore.places import places_in, shown, urls_at
 
@@ -57,5 +58,5 @@ def _opened(target: Target, naming: Naming | None, clock: Clock | None, *, immut
             engine.dispose()
         raise
     for place in places:
-        viewing.define(place.engine, VIEWS[place.store].temporary(place.naming.of(place.store)))
+        viewing.define(place.engine, temporary_views(place.store, place.naming.of(place.store)))
     return View(places, clock=clock, owned=engines)

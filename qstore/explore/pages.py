@@ -14,9 +14,10 @@ from qstore.explore.columns import Column, Kind, Rows
 from qstore.explore.reading import Reader
 from qstore.explore.states import between, microseconds
 from qstore.localkv.operations import first_after
+from qstore.naming import Names
 from qstore.statement import Statement
 
-__all__ = ["PAGE", "Payload", "columns_of", "pages_of"]
+__all__ = ["PAGE", "Payload", "columns_of", "pages_of", "temporary_views"]
 
 Payload = Literal["bytes", "text", "json"]
 
@@ -134,6 +135,27 @@ KINDS = {
         ),
     ),
 }
+
+
+def temporary_views(store: str, names: Names) -> tuple[str, ...]:
+    """A store's frames as temporary views `qstore_<kind>_view` of SQLite: times as UTC text, durations as seconds."""
+    now = "((julianday('now') - 2440587.5) * 86400.0)"
+    stored_now = now if store == "transport" else f"CAST({now} * 1000 AS INTEGER)"
+    views = []
+    for kind, wanted in KINDS.items():
+        if wanted.store == store:
+            columns = ", ".join(f"{_in_view(each)} AS {each.name}" for each in wanted.columns)
+            text = f"CREATE TEMP VIEW qstore_{kind}_view AS SELECT {columns} FROM {wanted.source}"
+            text = text.replace(":now_microseconds", f"CAST({now} * 1000000 AS INTEGER)").replace(":now", stored_now)
+            views.append(names.render(text))
+    return tuple(views)
+
+
+def _in_view(column: Column) -> str:
+    sql = column.sql or column.name
+    if column.kind == "instant":
+        return f"strftime('%Y-%m-%d %H:%M:%f', ({sql}) / 1000000.0, 'unixepoch')"
+    return f"({sql}) / 1000000.0" if column.kind == "duration" else sql
 
 
 def columns_of(kind: str, payload: Payload | None) -> list[Column]:

@@ -1,14 +1,14 @@
-"""What a later revision adds to a format that stays as it is: tables of qstore's own, indexes, triggers, views."""
+"""What a later revision adds to a format and leaves the format as it is: indexes, tables of qstore's own, triggers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from qstore.formats.format import Format
-from qstore.naming import Names, Naming
+from qstore.naming import Names
 
 __all__ = ["Addition"]
 
@@ -24,47 +24,31 @@ class Addition:
     format: Format
     revision: str
     dialect: str
-    native: bool = False
-    """Only a file of one store has it."""
-    tables: Mapping[str, str] = field(default_factory=dict)
-    indexes: Mapping[str, str] = field(default_factory=dict)
-    triggers: Mapping[str, str] = field(default_factory=dict)
-    views: Mapping[str, str] = field(default_factory=dict)
-    fill: tuple[str, ...] = ()
-    faults: str = ""
+    tables: Mapping[str, str]
+    indexes: Mapping[str, str]
+    triggers: Mapping[str, str]
+    fill: tuple[str, ...]
+    faults: str
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The names of all that is added."""
-        return (*self.tables, *self.indexes, *self.triggers, *self.views)
-
-    def belongs(self, naming: Naming, dialect: str) -> bool:
-        """Whether a store of that naming has it, on that dialect."""
-        return dialect == self.dialect and (naming.native or not self.native)
+        return (*self.tables, *self.indexes, *self.triggers)
 
     @property
     def places(self) -> dict[str, str]:
         """The table of each of its parts. A trigger and an index go with a table that is renamed."""
         on = {part: re.findall(r" ON \{(\w+)\}", text)[0] for part, text in {**self.indexes, **self.triggers}.items()}
-        return {it: it for it in (*self.tables, *self.views)} | on
+        return {table: table for table in self.tables} | on
 
     def ddl(self, names: Names) -> list[str]:
         """The CREATE statements with a naming's names. Each may be run again where it was run."""
-        kinds = self.tables, self.indexes, self.triggers, self.views
-        return self.rendered(names, chain.from_iterable(each.values() for each in kinds))
+        return self.rendered(names, chain(self.tables.values(), self.indexes.values(), self.triggers.values()))
 
     def drop(self, names: Names) -> Iterator[str]:
-        """The DROP statements; the triggers before the tables, since they write to them."""
-        kinds = ("VIEW", self.views), ("TRIGGER", self.triggers), ("INDEX", self.indexes), ("TABLE", self.tables)
-        for kind, parts in kinds:
+        """The DROP statements; the triggers first, since they write to the tables."""
+        for kind, parts in (("TRIGGER", self.triggers), ("INDEX", self.indexes), ("TABLE", self.tables)):
             yield from self.rendered(names, (f"DROP {kind} IF EXISTS {{{name}}}" for name in parts))
-
-    def temporary(self, names: Names) -> tuple[str, ...]:
-        """The views as a connection's own: the same names over the tables of any naming."""
-        return tuple(
-            names.render(view.replace(f"VIEW IF NOT EXISTS {{{name}}}", f"TEMP VIEW {name}"))
-            for name, view in self.views.items()
-        )
 
     def rendered(self, names: Names, statements: Iterator[str] | tuple[str, ...]) -> list[str]:
         """Statements with a naming's names, without its schema: SQLite takes none within a trigger."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from qstore.errors import FormatError
 from qstore.formats.addition import Addition
-from qstore.formats.additions import additions_of, noted
+from qstore.formats.additions import ADDITIONS
 from qstore.formats.format import Format
 from qstore.formats.spelling import without_comments, words
 from qstore.naming import NATIVE, Naming
@@ -135,8 +135,8 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
                 supported=fmt.marker,
                 target=target,
             )
-    additions = [each for each in additions_of(fmt.store) if each.belongs(naming, "sqlite")]
-    ours |= {it: naming.name(fmt.store, it).lower() for each in additions for it in (*each.tables, *each.views)}
+    addition = ADDITIONS.get(fmt.store)
+    ours |= {} if addition is None else {table: naming.name(fmt.store, table).lower() for table in addition.tables}
     views = {name for name, kind in kinds.items() if kind == "view"}
     others = (tables | views) - set(ours.values()) - {naming.version_table.lower()}
     if naming.native and others and marker is None and present <= {"meta"}:
@@ -148,8 +148,8 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
             target=target,
         )
     revisions = _revisions(query, naming, tables)
-    added = frozenset(part for each in additions for part in _added(query, each, naming))
-    lacking = frozenset(part for each in additions for part in each.parts) - added
+    added = frozenset() if addition is None else frozenset(_added(query, addition, naming))
+    lacking = frozenset() if addition is None else frozenset(addition.parts) - added
     missing = {name for table, name in ours.items() if table in fmt.tables and table not in present}
     missing |= {
         name
@@ -158,8 +158,8 @@ def recognise(query: Query, fmt: Format, naming: Naming, target: str) -> Found:
     }
     if fmt.marked and marker is None:
         missing.add("the marker")
-    wanted = {part for each in additions if noted(each, revisions) for part in each.parts}
-    missing |= {naming.name(fmt.store, part) for part in lacking & wanted}
+    if addition is not None and addition.revision in revisions:
+        missing |= {naming.name(fmt.store, part) for part in lacking}
     return Found(tables=present, missing=frozenset(missing), revisions=revisions, added=added, lacking=lacking)
 
 
@@ -174,32 +174,27 @@ def _marker(query: Query, meta: str, tables: set[str]) -> object:
 def _revisions(query: Query, naming: Naming, tables: set[str]) -> frozenset[str]:
     """The revisions that are noted: in qstore's own version table, or in the host's where its Alembic runs them."""
     versions = {naming.version_table.lower(), *(() if naming.native else ("alembic_version",))} & tables
-    found = set[str]()
+    noted = set[str]()
     for table in versions:
         if any(column[1] == "version_num" for column in query(f"PRAGMA table_xinfo({_quoted(table)})")):
-            found |= {str(revision) for (revision,) in query(f"SELECT version_num FROM {_quoted(table)}")}  # noqa: S608  as above
-    hosts = {revision for revision in found if revision.partition(".")[0] not in ("transport", "localkv", "localqueue")}
-    return frozenset(found - hosts)
+            noted |= {str(revision) for (revision,) in query(f"SELECT version_num FROM {_quoted(table)}")}  # noqa: S608  as above
+    hosts = {revision for revision in noted if revision.partition(".")[0] not in ("transport", "localkv", "localqueue")}
+    return frozenset(noted - hosts)
 
 
 def _added(query: Query, addition: Addition, naming: Naming) -> Iterator[str]:
-    """The parts of an addition that are there: tables and indexes by what they are, the others by their text."""
+    """The parts of an addition that are there: tables and indexes by what they are, triggers by their text."""
     wanted = _layout_of_addition(addition)
     master = query("SELECT type, name, lower(tbl_name), sql FROM sqlite_master")
     created = {str(name).lower(): (kind, table, sql) for kind, name, table, sql in master}
     names, places = naming.of(addition.format.store), addition.places
-    for kind, parts in (
-        ("table", addition.tables),
-        ("index", addition.indexes),
-        ("trigger", addition.triggers),
-        ("view", addition.views),
-    ):
+    for kind, parts in (("table", addition.tables), ("index", addition.indexes), ("trigger", addition.triggers)):
         for part, text in parts.items():
             name = naming.name(addition.format.store, part).lower()
             found, table, sql = created.get(name, (None, "", ""))
             if found != kind or table != naming.name(addition.format.store, places[part]).lower():
                 continue
-            if kind in ("trigger", "view"):
+            if kind == "trigger":
                 [spelled] = addition.rendered(names, (text.replace(" IF NOT EXISTS", "", 1),))
                 if sql.split() == spelled.split() or words(sql) == words(spelled):
                     yield part

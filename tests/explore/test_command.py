@@ -97,10 +97,10 @@ def test_stats_and_watch_show_a_table_and_json_for_programs(tmp_path: Path, cloc
 
 
 def test_the_revisions_are_run_and_told(tmp_path: Path) -> None:
-    newest = ["localkv.v1.1", "localqueue.v1.2", "transport.v1.2"]
+    newest = ["localkv.v1", "localqueue.v1.1", "transport.v1.1"]
     assert lines("migrate", "upgrade", "data/", cwd=tmp_path) == [newest]
     assert lines("migrate", "current", "data", cwd=tmp_path) == [newest]
-    assert lines("migrate", "stamp", "data", "--store", "localkv", cwd=tmp_path) == [["localkv.v1.1"]]
+    assert lines("migrate", "stamp", "data", "--store", "localkv", cwd=tmp_path) == [["localkv.v1"]]
     assert qstore("migrate", "check", "data", cwd=tmp_path).stdout == "Nothing is wrong.\n"
     engine = create_engine(f"sqlite:///{tmp_path / 'data' / 'localqueue.sqlite'}")
     with engine.begin() as connection:
@@ -123,7 +123,7 @@ def test_a_hosts_database_is_used_under_its_prefix(tmp_path: Path) -> None:
     assert [each["rows"] for each in lines("stats", "shop.sqlite", cwd=tmp_path)[0]] == [0, 0, 0]
     assert lines("send", "shop.sqlite", "here", "--prefix", "shop_", cwd=tmp_path) == [{"id": 1}]
     assert lines("peek", "shop.sqlite", "queue", cwd=tmp_path)[0]["payload"] == "here"
-    assert lines("migrate", "current", "shop.sqlite", "--prefix", "shop_", cwd=tmp_path)[0][0] == "localkv.v1.1"
+    assert lines("migrate", "current", "shop.sqlite", "--prefix", "shop_", cwd=tmp_path)[0][0] == "localkv.v1"
 
 
 def test_a_server_is_used_by_its_url_and_its_password_is_never_shown(tmp_path: Path) -> None:

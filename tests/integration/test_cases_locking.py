@@ -193,7 +193,7 @@ def test_pure_reads_neither_wait_for_the_write_lock_nor_take_it(
         engine.dispose()
         with write_lock_held(path):
             _read_kv(kv)
-            assert migrate.current(engine) == ("localkv.v1.1",)
+            assert migrate.current(engine) == ("localkv.v1",)
             assert migrate.check(engine, stores=("localkv",)) == ()
         on_each_connection(
             engine, lambda each: each.set_trace_callback(lambda _: free.append(write_lock.is_free(path)))

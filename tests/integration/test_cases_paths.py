@@ -143,7 +143,7 @@ def test_migrations_store_and_readers_use_the_same_file(name: str, tmp_path: Pat
         kv.put("a", b"1")
     with disposed(open_engine(path, read_only=True)) as engine:
         assert LocalKvRepository(engine).get("a") == b"1"
-        assert migrate.current(engine) == ("localkv.v1.1",)
+        assert migrate.current(engine) == ("localkv.v1",)
     with plain(path) as look:
         assert look.execute("SELECT key FROM kv").fetchall() == [("a",)]
     assert _files(tmp_path) == [path.name]

@@ -89,6 +89,6 @@ def test_a_server_without_stores_is_told_without_its_password(tmp_path: Path) ->
 def test_help_says_what_it_does_and_names_both_arguments(tmp_path: Path) -> None:
     done = run("--help", cwd=tmp_path)
     assert done.returncode == 0
-    for word in ("source", "target", "postgresql", "sqlite", "compared"):
+    for word in ("source", "target", "postgresql", "sqlite", "compare"):
         assert word in done.stdout.lower()
     assert run(cwd=tmp_path).returncode == run("one", cwd=tmp_path).returncode == 2

@@ -8,17 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "Schema",
-    "bytes_of",
-    "created_views",
-    "dump",
-    "journal_mode",
-    "opened",
-    "schema",
-    "table_names",
-    "unchanged",
-]
+__all__ = ["Schema", "bytes_of", "dump", "journal_mode", "opened", "schema", "table_names", "unchanged"]
 
 Schema = dict[str, dict[str, list[tuple[Any, ...]]]]
 
@@ -59,12 +49,6 @@ def journal_mode(path: Path) -> str:
     """The file's journal mode."""
     with opened(path) as connection:
         return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
-
-
-def created_views(path: Path) -> tuple[str, ...]:
-    """The views in a file."""
-    with opened(path) as connection:
-        return tuple(name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'"))
 
 
 def schema(path: Path) -> Schema:

@@ -65,7 +65,7 @@ def version(host: Path, table: str) -> list[str]:
         return sorted(row[0] for row in connection.execute(f"SELECT version_num FROM {table}").fetchall())
 
 
-QSTORES = ["localkv.v1.1", "localqueue.v1.2", "transport.v1.2"]
+QSTORES = ["localkv.v1", "localqueue.v1.1", "transport.v1.1"]
 
 
 @pytest.mark.parametrize("first", ["host", "qstore"])

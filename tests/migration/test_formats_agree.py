@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import MetaData
 
 from qstore import migrate
-from qstore.formats import FORMATS, additions_of, newest
+from qstore.formats import ADDITIONS, FORMATS, newest
 from qstore.localkv.models import KvBase
 from qstore.localqueue.models import QueueBase
 from qstore.transport.models import TransportBase
@@ -22,7 +22,6 @@ from tests.migration.seed_files import (
     NEWEST,
     STORES,
     TABLES,
-    VIEWS,
     create_statements,
     make,
     make_newest,
@@ -87,9 +86,7 @@ def test_the_schema_is_the_seeds_in_every_column_default_and_index(
     tmp_path: Path, store: str, made: Callable[[Path, str], None]
 ) -> None:
     expected = schema(make_newest(tmp_path / "whole.sqlite", store))
-    assert set(expected) - {"sqlite_sequence"} == {*TABLES[store], *ADDED[store], *VIEWS[store]}
-    if made is by_the_models:  # SQLAlchemy has no views
-        expected = {name: each for name, each in expected.items() if name not in VIEWS[store]}
+    assert set(expected) - {"sqlite_sequence"} == {*TABLES[store], *ADDED[store]}
     for table, description in schema(make(tmp_path / "seed.sqlite", store)).items():
         assert expected[table]["columns"] == description["columns"]
     made(tmp_path / "made.sqlite", store)
@@ -153,7 +150,7 @@ def test_the_marker_is_the_seeds_and_the_only_row(
 def test_a_native_file_holds_the_seeds_tables_and_one_version_table(tmp_path: Path, store: str) -> None:
     path = tmp_path / "made.sqlite"
     by_open(path, store)
-    assert table_names(path) == {*TABLES[store], *ADDED[store], *VIEWS[store], "qstore_alembic_version"}
+    assert table_names(path) == {*TABLES[store], *ADDED[store], "qstore_alembic_version"}
     with opened(path) as connection:
         assert connection.execute("SELECT * FROM qstore_alembic_version").fetchall() == [(NEWEST[store],)]
 
@@ -164,17 +161,12 @@ def test_the_formats_name_the_seeds_markers_and_tables() -> None:
 
 
 def test_the_additions_name_all_that_they_create_and_nothing_else(tmp_path: Path) -> None:
-    for store in STORES:
+    for store, addition in ADDITIONS.items():
         before = named(make(tmp_path / f"seed {store}", store))
         assert named(make_newest(tmp_path / f"whole {store}", store)) - before == {
-            named
-            for addition in additions_of(store)
-            for named in (
-                *(("table", name) for name in addition.tables),
-                *(("index", name) for name in addition.indexes),
-                *(("trigger", name) for name in addition.triggers),
-                *(("view", name) for name in addition.views),
-            )
+            *(("table", name) for name in addition.tables),
+            *(("index", name) for name in addition.indexes),
+            *(("trigger", name) for name in addition.triggers),
         }
         assert newest(store) == NEWEST[store]
 
@@ -203,7 +195,7 @@ def test_mounted_create_statements_are_the_seeds_but_for_their_names(tmp_path: P
     expected = [mounted_text(store, text) for store in STORES for text in create_statements(store)]
     for store in STORES:
         added = created(make_newest(tmp_path / store, store))[len(create_statements(store)) :]
-        expected += [mounted_addition(store, text) for text in added if not text.startswith("CREATE VIEW")]
+        expected += [mounted_addition(store, text) for text in added]
     assert sorted(created(tmp_path / "host.sqlite")) == sorted(expected)
 
 

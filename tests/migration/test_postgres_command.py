@@ -58,7 +58,7 @@ def test_a_prefix_and_a_schema_are_taken(tmp_path: Path, url: URL) -> None:
     assert tables(url) == set()
     with engine_on(url) as engine:
         assert migrate.check(engine, naming=Naming("Shop_", "App")) == ()
-    assert "localkv.v1.1 (head)" in succeed(url, *names, "current", cwd=tmp_path)
+    assert "localkv.v1 (head)" in succeed(url, *names, "current", cwd=tmp_path)
     succeed(url, *names, "check", cwd=tmp_path)
 
 

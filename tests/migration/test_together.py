@@ -167,5 +167,5 @@ def test_an_upgrade_waits_for_a_writer(tmp_path: Path) -> None:
         writer.execute("COMMIT")
         upgrade.join(30)
         assert not upgrade.is_alive()
-        assert migrate.current(engine) == ("localkv.v1.1",)
+        assert migrate.current(engine) == ("localkv.v1",)
     assert rows(path, "localkv")["kv"] == [("k", b"\x00\xff", None)]

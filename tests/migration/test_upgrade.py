@@ -78,7 +78,7 @@ def test_upgrade_mounts_all_stores_in_a_hosts_database(tmp_path: Path) -> None:
 def test_upgrade_mounts_the_chosen_stores_and_later_the_others(tmp_path: Path) -> None:
     with host_engine(tmp_path / "host.db") as engine:
         migrate.upgrade(engine, naming=MOUNTED, stores=["localkv"])
-        assert migrate.current(engine, naming=MOUNTED) == ("localkv.v1.1",)
+        assert migrate.current(engine, naming=MOUNTED) == ("localkv.v1",)
         assert len(migrate.check(engine, naming=MOUNTED)) == 2
         migrate.upgrade(engine, naming=MOUNTED, stores=("localqueue", "localkv"))
         migrate.upgrade(engine, naming=MOUNTED)
@@ -157,7 +157,7 @@ def test_two_mounts_with_different_prefixes_share_a_database_and_nothing_else(tm
         migrate.upgrade(engine, naming=first)
         migrate.upgrade(engine, naming=second, stores=["localkv"])
         assert migrate.current(engine, naming=first) == ALL
-        assert migrate.current(engine, naming=second) == ("localkv.v1.1",)
+        assert migrate.current(engine, naming=second) == ("localkv.v1",)
         migrate.downgrade(engine, naming=second, stores=["localkv"])
         assert migrate.check(engine, naming=first) == ()
         assert migrate.current(engine, naming=second) == ()

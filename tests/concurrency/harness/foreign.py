@@ -12,8 +12,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
 from qstore import NATIVE, StoreBusy, StoreFull, migrate, open_engine, write_session
-from qstore.formats import FORMATS
-from qstore.formats.additions import additions_of
+from qstore.formats import ADDITIONS, FORMATS
 from tests import postgres
 from tests.backends import MOUNTED
 from tests.concurrency.processes import Ready
@@ -49,7 +48,7 @@ def migrate_to_and_fro(ready: Ready, path: Path, seconds: float) -> None:
     while time.monotonic() < ends:
         with suppress(StoreBusy, StoreFull, OperationalError):  # what a session's own commit says of a full disk
             with write_session(engine) as session:
-                for addition in reversed(additions_of(path.stem)):
+                if addition := ADDITIONS.get(path.stem):
                     for statement in addition.drop(NATIVE.of(path.stem)):
                         session.execute(text(statement))
                 session.execute(text(f"UPDATE qstore_alembic_version SET version_num = '{FORMATS[path.stem].marker}'"))
