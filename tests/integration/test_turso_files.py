@@ -27,7 +27,6 @@ from qstore import (
 )
 from qstore.autogenerate import include_name
 from qstore.copying import copy
-from qstore.engines.turso.driver import Connection
 from tests.backends import STORES
 
 
@@ -59,19 +58,6 @@ def test_a_view_of_a_store_has_it_open_only_while_it_reads(tmp_path: Path) -> No
             with LocalQueueRepository.open(tmp_path) as sqlite:
                 assert sqlite.send("c") == 3
             assert view.summary()[0].rows == 3
-
-
-def test_the_views_of_a_file_tell_the_states_that_they_tell_with_sqlite(tmp_path: Path) -> None:
-    with TransportRepository.open(tmp_path, engine="turso", event_type=str) as transport:
-        transport.publish_many([("a", "1"), ("a", "2"), ("b", "3")])
-        transport.claim("w", 3600)
-    sql = "SELECT seq, group_id, state, event FROM qstore_messages_view ORDER BY seq"
-    groups = "SELECT group_id, state, messages, head, locked_by FROM qstore_groups_view ORDER BY group_id"
-    with closing(Connection(str(tmp_path / "transport.sqlite"))) as turso:
-        found = [turso.execute(each).fetchall() for each in (sql, groups)]
-    with closing(sqlite3.connect(tmp_path / "transport.sqlite")) as plain:
-        assert found == [plain.execute(each).fetchall() for each in (sql, groups)]
-    assert [row[2] for row in found[0]] == ["in flight", "ready", "ready"]
 
 
 def test_a_copy_is_made_with_sqlite(tmp_path: Path) -> None:
