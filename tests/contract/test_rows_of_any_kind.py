@@ -116,14 +116,14 @@ def test_a_key_of_any_kind_keeps_no_other_one_back(file_backend: Backend) -> Non
         assert kv.get("k") == b"2"
 
 
-def test_many_keys_that_are_not_utf8_keep_no_other_one_back(file_backend: Backend) -> None:
+def test_many_keys_that_are_not_utf8_keep_no_other_one_back(any_bytes_backend: Backend) -> None:
     """More of them than a walk reads at once, in front, between and at the end."""
-    kv: Any = file_backend.localkv()
+    kv: Any = any_bytes_backend.localkv()
     good = {f"k{number:02}": b"good" for number in range(0, 100, 25)}
     kv.put_many(good)
     for number in range(100):
         bad = f"CAST(CAST('k{number:02}' AS BLOB) || x'FF' AS TEXT)"
-        file_backend.sql("localkv", f"INSERT INTO {{kv}} (key, value) VALUES ({bad}, x'00')")
+        any_bytes_backend.sql("localkv", f"INSERT INTO {{kv}} (key, value) VALUES ({bad}, x'00')")
     assert dict(kv.iter_prefix("k")) == dict(kv.scan_prefix("k").items) == good
 
 
