@@ -13,12 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, Index, MetaData
 
 from qstore.formats import ADDITIONS, FORMATS, newest, server_additions, tables_of
-from qstore.naming import PREFIX, Naming
+from qstore.naming import PREFIX, TURSO_INTERNAL, Naming
 
 __all__ = ["guard", "include_name", "include_object", "made_on", "names_of", "setup"]
-
-TURSO = "__turso_internal_"
-"""How the tables begin that turso makes for itself, one for each AUTOINCREMENT, in a file that it has written to."""
 
 
 def setup(plugin: Any) -> None:
@@ -49,7 +46,7 @@ def guard(autogen_context: Any, upgrade_ops: Any, _schemas: object) -> None:
     kept: list[Any] = []
     for operation in upgrade_ops.ops:
         name = getattr(operation, "table_name", None)
-        if str(name).startswith(TURSO):
+        if str(name).startswith(TURSO_INTERNAL):
             continue
         if name not in ours:
             kept.append(operation)
@@ -73,7 +70,7 @@ def include_name(metadata: MetaData, naming: Naming | None = None) -> Callable[[
 
     def include(name: str | None, kind: str, parents: Any) -> bool:
         if kind == "table":
-            return name not in hidden and not str(name).startswith(TURSO)
+            return name not in hidden and not str(name).startswith(TURSO_INTERNAL)
         return (parents.get("table_name"), name) not in beside
 
     return include

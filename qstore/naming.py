@@ -9,7 +9,10 @@ from sqlalchemy import MetaData
 
 from qstore.errors import InvalidInput, InvalidType, shown
 
-__all__ = ["NATIVE", "SERVER", "Names", "Naming"]
+__all__ = ["NATIVE", "SERVER", "TURSO_INTERNAL", "Names", "Naming"]
+
+TURSO_INTERNAL = "__turso_internal_"
+"""How the tables begin that turso makes for itself, one for each AUTOINCREMENT, in a file that it has written to."""
 
 # The longest name is prefix + "localqueue_idx_messages_visible" (31), and PostgreSQL cuts names at 63 bytes.
 PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,29}")

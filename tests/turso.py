@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 
 from qstore.engines.turso.driver import Connection
 from tests.concurrency.processes import CONTEXT
+from tests.write_lock import can_begin
 
 __all__ = ["is_free", "locked", "rows"]
 
@@ -99,10 +99,4 @@ def _done(held: list[Connection], asked: str, *arguments: Any) -> Any:
         if asked == "rows":
             return connection.execute(*rest).fetchall()
         connection.execute("PRAGMA busy_timeout = 0")
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise
-            return False
-        return True
+        return can_begin(connection)

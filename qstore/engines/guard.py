@@ -23,7 +23,7 @@ from qstore.errors import FormatError, StoreBusy
 try:
     import fcntl
 except ImportError:  # Windows, where there is no turso either
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module has no other type
 
 __all__ = ["IN_USE", "Guard", "opening_with_sqlite", "turso_has", "uri"]
 

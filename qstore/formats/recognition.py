@@ -15,11 +15,11 @@ from qstore.formats.addition import Addition
 from qstore.formats.additions import ADDITIONS
 from qstore.formats.format import Format
 from qstore.formats.spelling import without_comments, words
-from qstore.naming import NATIVE, Naming
+from qstore.naming import NATIVE, TURSO_INTERNAL, Naming
 
 __all__ = ["Found", "Query", "recognise"]
 
-_INTERNAL = ("sqlite_", "__turso_internal_")  # the engines' own tables
+_INTERNAL = ("sqlite_", TURSO_INTERNAL)  # the engines' own tables
 
 Query = Callable[[str], Sequence[Sequence[Any]]]
 """Runs one SELECT or PRAGMA and returns all its rows."""

@@ -56,6 +56,25 @@ def in_child(work: Callable[[], object], *, end: str) -> None:
     assert status == 0, "the child failed"
 
 
+def waiting_child(work: Callable[[], object], end: str) -> Callable[[], None]:
+    """Fork a child that waits, works and ends. Returns what lets it go on, and waits for its end."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        work()
+        if end == "_exit":
+            os._exit(0)
+        sys.exit(0)
+
+    def let_go() -> None:
+        os.write(writing, b"x")
+        assert os.waitpid(child, 0)[1] == 0
+
+    return let_go
+
+
 def refused(*calls: Callable[[], object]) -> None:
     """Each of them, by the name of what the parent had under way."""
     for call in calls:
@@ -144,14 +163,7 @@ def a_child_that_outlives_its_parents_store_takes_nothing_away(directory: Path, 
     path = directory / "localkv.sqlite"
     kv = LocalKvRepository.open(directory)
     kv.put("k", b"parent's")
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writing)
-        os.read(reading, 1)
-        if end == "_exit":
-            os._exit(0)
-        sys.exit(0)
+    let_go = waiting_child(lambda: None, end)
     kv.close()
     killed = f"""
 import os, signal, qstore
@@ -160,8 +172,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", killed], check=False, timeout=60).returncode == -signal.SIGKILL
     assert Path(f"{path}-wal").stat().st_size > 0
-    os.write(writing, b"x")
-    assert os.waitpid(child, 0)[1] == 0
+    let_go()
     with LocalKvRepository.open(directory) as kv:
         assert kv.get("k") == b"another's", "what was committed is lost"
     _check(path)
@@ -197,16 +208,9 @@ def a_child_goes_on_after_its_parent_has_closed(directory: Path, end: str) -> No
     """As a daemon does. SQLite's locks are not inherited: with the parent's connection, its log would be gone."""
     transport = TransportRepository.open(directory / "transport.sqlite", event_type=str)
     transport.publish("a", "parent's")
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writing)
-        os.read(reading, 1)
-        transport.publish("a", "child's")
-        os._exit(0)
+    let_go = waiting_child(lambda: transport.publish("a", "child's"), end)
     transport.close()
-    os.write(writing, b"x")
-    assert os.waitpid(child, 0)[1] == 0
+    let_go()
     with TransportRepository.open(directory / "transport.sqlite", event_type=str) as transport:
         assert transport.publish("a", "last") == 3, "what the child published is lost"
     _check(directory / "transport.sqlite")

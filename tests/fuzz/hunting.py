@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -49,8 +48,7 @@ def _hunt(ready: Ready, target: str, directory: str, seed: str, seconds: float, 
     guide = Guide(TARGETS[target], place, f"{seed} {target}")
     ready()
     ends = time.monotonic() + seconds
-    goes_on: Callable[[], bool] = lambda: guide.tried < tries or time.monotonic() < ends  # noqa: E731
-    while goes_on():
+    while guide.tried < tries or time.monotonic() < ends:
         given = guide.next()
         Path(directory, "given").write_bytes(given)
         guide.attempt(given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from random import Random
 from shutil import copyfile, rmtree
@@ -34,7 +35,7 @@ FILL: dict[str, Callable[[Any], object]] = {
 
 USE: dict[str, tuple[Callable[[Any], object], ...]] = {
     "transport": (
-        lambda it: [(it.ack(lease), lease.event) for lease, _ in zip(iter(lambda: it.claim("w", 5), None), range(8))],  # noqa: B905
+        lambda it: [(it.ack(lease), lease.event) for lease in islice(iter(lambda: it.claim("w", 5), None), 8)],
         lambda it: it.publish("g1", Event(kind="new")),
         lambda it: it.claim("w", 5, 2),
     ),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from qstore import BackendUnsupported, LocalKvRepository
-from tests.concurrency.forks import in_child
+from tests.concurrency.forks import in_child, waiting_child
 
 
 def a_child_is_refused(directory: Path, end: str) -> None:
@@ -34,19 +32,11 @@ def a_child_that_lives_on_keeps_nobody_out(directory: Path, end: str) -> None:
     """The guard's lock would be the child's too, for as long as it has the guard open."""
     kv = LocalKvRepository.open(directory, engine="turso")
     kv.put("k", b"before")
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writing)
-        os.read(reading, 1)
-        if end == "_exit":
-            os._exit(0)
-        sys.exit(0)
+    let_go = waiting_child(lambda: None, end)
     kv.close()
     with LocalKvRepository.open(directory, engine="turso") as kv:
         kv.put("k", b"after")
-        os.write(writing, b"x")
-        assert os.waitpid(child, 0)[1] == 0
+        let_go()
         assert kv.get("k") == b"after"
         kv.put("k", b"last")
     with LocalKvRepository.open(directory) as kv:

@@ -8,6 +8,7 @@ from sqlalchemy import URL, QueuePool
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from qstore.engines.turso.driver import Connection
+from qstore.naming import TURSO_INTERNAL
 
 __all__ = ["Turso", "TursoDialect"]
 
@@ -22,8 +23,8 @@ class Turso:
 
     def get_table_names(self, *args: Any, **named: Any) -> list[str]:
         """The tables, without those that turso makes for itself: Alembic would want to drop them."""
-        names: list[str] = super().get_table_names(*args, **named)  # type: ignore[misc]
-        return [name for name in names if not name.startswith("__turso_internal_")]
+        names: list[str] = super().get_table_names(*args, **named)  # type: ignore[misc]  # of the dialect that it is mixed with
+        return [name for name in names if not name.startswith(TURSO_INTERNAL)]
 
     def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
         """AUTOCOMMIT, or transactions that SQLAlchemy begins."""
