@@ -70,8 +70,15 @@ def test_the_ledgers_catch_an_ack_without_a_fence(tmp_path: Path, monkeypatch: p
     assert fenced in statements.ACK._text
     unfenced = statements.ACK._text.replace(fenced, "AND :worker_id IS NOT NULL AND :lock_expiry > 0")
     monkeypatch.setattr(statements, "ACK", Statement(unfenced))
-    with pytest.raises(AssertionError, match="Holding"):
-        test_workers_that_outstay_their_leases_break_neither_order_nor_exclusivity(tmp_path)
+    told = []
+    for attempt in range(5):  # two workers have to be late in the same moment
+        (directory := tmp_path / f"{attempt}").mkdir()
+        with pytest.raises(AssertionError) as caught:
+            test_workers_that_outstay_their_leases_break_neither_order_nor_exclusivity(directory)
+        told.append(str(caught.value))
+        if "Holding" in told[-1]:
+            return
+    pytest.fail(f"it was not caught: {told}")
 
 
 class _Driver:
