@@ -72,7 +72,8 @@ class OpenedBinding(Binding):
         who: object = object()
         try:
             if not self._file.line.enter(who):
-                who = mine = Write[R](lambda held: operation(self._on(held), *args))
+                mine: Write[R] = Write(lambda held: operation(self._on(held), *args))
+                who = mine
                 if not self._comes_to_lead(mine):
                     if mine.failure is not None:
                         raise mine.failure
@@ -135,26 +136,28 @@ class OpenedBinding(Binding):
         execute = held.driver.execute
         along: list[Write[Any]] = []
         alone = not waits
-        committing = False
+        apart = committing = False
         try:
             while True:
+                self._file.turns.begin(held.driver, held.patience if waits else 0)
                 try:
-                    self._file.turns.begin(held.driver, held.patience if waits else 0)
                     result = operation(self._on(held), *args)
                     if line.waiting and not alone:
-                        along = line.take()
-                        self._take_along(along, execute, held)
+                        along += line.take()
+                    self._take_along(along, execute, held, apart=apart)
                     committing = True
                     execute("COMMIT")
                     break
                 except Exception:
-                    committing = False
                     if not along:
                         raise
-                    # It need not have been this one's fault. Nothing has happened yet: each one by itself, then.
+                    # It need not have been this one's fault. Nothing has happened yet: once more, with a savepoint for
+                    # each one; and where it is the whole that fails, each one by itself.
                     held.undo()
-                    line.put_back(along)
-                    alone, along = True, []
+                    if apart or committing:
+                        line.put_back(along)
+                        alone, along = True, []
+                    apart, committing = True, False
         except BaseException:
             if committing and not held.driver.in_transaction:  # it was interrupted when all was done
                 line.end(along)
@@ -168,22 +171,35 @@ class OpenedBinding(Binding):
             line.end(along)
         return result
 
-    def _take_along(self, along: list[Write[Any]], execute: Callable[[str], object], held: Held) -> None:
-        """Run the writes of others in this transaction, each with an error of its own."""
+    def _take_along(
+        self, along: list[Write[Any]], execute: Callable[[str], object], held: Held, *, apart: bool
+    ) -> None:
+        """Run the writes of others in this transaction. `apart`: an error of one of them is its own."""
         for each in along:
-            execute("SAVEPOINT qstore_operation")
+            if apart:
+                self._run_apart(each, execute, held)
+                continue
             try:
-                each.failure = None
                 each.result = each.run(held)
             except KeyboardInterrupt:
                 raise  # nobody's error: it came to this thread
             except BaseException as error:
-                each.failure = error
-                if not held.driver.in_transaction:
-                    each.end()
-                    raise sqlite3.OperationalError("undone by SQLite") from error
-                execute("ROLLBACK TO qstore_operation")
-            execute("RELEASE qstore_operation")
+                raise sqlite3.OperationalError("one of several writes failed") from error
+
+    def _run_apart(self, each: Write[Any], execute: Callable[[str], object], held: Held) -> None:
+        execute("SAVEPOINT qstore_operation")
+        try:
+            each.failure = None
+            each.result = each.run(held)
+        except KeyboardInterrupt:
+            raise  # as above
+        except BaseException as error:
+            each.failure = error
+            if not held.driver.in_transaction:
+                each.end()
+                raise sqlite3.OperationalError("undone by SQLite") from error
+            execute("ROLLBACK TO qstore_operation")
+        execute("RELEASE qstore_operation")
 
     def _on(self, held: Held) -> DriverTransaction:
         """The handle on a connection, which keeps it for as long as it is this store that uses it."""

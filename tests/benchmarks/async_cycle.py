@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
 
 import aiosqlite
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from qstore import AsyncTransportRepository, Event, TransportRepository
+from tests.benchmarks.cycle import event_of
 from tests.benchmarks.lines import Line, at_most, slower
 from tests.benchmarks.measuring import Contender, Scale, interleaved
 from tests.benchmarks.raw import EVENT, RawTransport
@@ -19,6 +24,9 @@ from tests.concurrency.seed import SeedTransport
 
 __all__ = ["lines"]
 
+Hop = Callable[..., asyncio.Future[Any]]
+
+HOPPED = "raw sqlite3, a bare hop an operation"
 INSERT = "INSERT INTO messages (group_id, event) VALUES (?, ?)"
 INSERT_GROUP = "INSERT OR IGNORE INTO groups (group_id, priority) VALUES (?, ?)"
 STAMP = "UPDATE groups SET last_claimed_at = ? WHERE group_id = ?"
@@ -29,8 +37,9 @@ DELETE_GROUP = "DELETE FROM groups WHERE group_id = ? AND NOT EXISTS (SELECT 1 F
 
 def lines(directory: Path, scale: Scale) -> Iterator[Line]:
     """The async cycle at NORMAL, where the hops weigh most."""
-    raw = RawTransport(directory / "raw.sqlite", "normal")
-    with asyncio.Runner() as runner:
+    raw, hopped = (RawTransport(directory / f"{name}.sqlite", "normal") for name in ("raw", "hopped"))
+    event = event_of(EVENT)
+    with asyncio.Runner() as runner, _thread(runner.get_loop()) as hop:
         ours = runner.run(_opened(directory / "async.sqlite"))
         sync = TransportRepository.open(directory / "sync.sqlite", durability="normal")
         driver = runner.run(_driver(directory / "aiosqlite.sqlite"))
@@ -47,8 +56,9 @@ def lines(directory: Path, scale: Scale) -> Iterator[Line]:
         figures = interleaved(
             {
                 "raw inline sqlite3": raw.cycle,
-                "async twin": repeated(lambda: _ours(ours)),
-                "sync repository": lambda times: _sync(sync, times),
+                "async twin": repeated(lambda: _ours(ours, event)),
+                "sync repository": lambda times: _sync(sync, event, times),
+                HOPPED: repeated(lambda: _hopped(hop, hopped)),
                 "raw aiosqlite, a hop a statement": repeated(lambda: _hops(driver)),
                 "SQLAlchemy asyncio": Contender(repeated(lambda: _sqlalchemy(engine)), times=10),
             },
@@ -59,9 +69,10 @@ def lines(directory: Path, scale: Scale) -> Iterator[Line]:
             runner.run(closing)
         sync.close()
     raw.close()
+    hopped.close()
     what = "publish+claim+ack, awaited, NORMAL"
     yield slower(what, figures, "async twin", "raw inline sqlite3", at_most(3.5, aim=3))
-    for yardstick in ("sync repository", "raw aiosqlite, a hop a statement", "SQLAlchemy asyncio"):
+    for yardstick in ("sync repository", HOPPED, "raw aiosqlite, a hop a statement", "SQLAlchemy asyncio"):
         yield slower(what, figures, "async twin", yardstick)
 
 
@@ -69,19 +80,47 @@ async def _opened(path: Path) -> AsyncTransportRepository[Event]:
     return await AsyncTransportRepository.open(path, durability="normal")
 
 
-async def _ours(transport: AsyncTransportRepository[Event]) -> None:
-    await transport.publish("group", Event(kind="placed", data={"total": 40, "customer": "anna"}))
+async def _ours(transport: AsyncTransportRepository[Event], event: Event) -> None:
+    await transport.publish("group", event)
     lease = await transport.claim("worker", 30)
     assert lease is not None
     await transport.ack(lease)
 
 
-def _sync(transport: TransportRepository[Event], times: int) -> None:
+def _sync(transport: TransportRepository[Event], event: Event, times: int) -> None:
     for _ in range(times):
-        transport.publish("group", Event(kind="placed", data={"total": 40, "customer": "anna"}))
+        transport.publish("group", event)
         lease = transport.claim("worker", 30)
         assert lease is not None
         transport.ack(lease)
+
+
+@contextmanager
+def _thread(loop: asyncio.AbstractEventLoop) -> Iterator[Hop]:
+    """A thread that does what it is given, and no more than that: what a hop costs at the least."""
+    calls: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]] | None] = SimpleQueue()
+
+    def work() -> None:
+        while (call := calls.get()) is not None:
+            function, args, future = call
+            loop.call_soon_threadsafe(future.set_result, function(*args))
+
+    def hop(function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        future = loop.create_future()
+        calls.put((function, args, future))
+        return future
+
+    thread = Thread(target=work)
+    thread.start()
+    yield hop
+    calls.put(None)
+    thread.join()
+
+
+async def _hopped(hop: Hop, raw: RawTransport) -> None:
+    await hop(raw.publish, "group", EVENT)
+    row = await hop(raw.claim, "worker", 30)
+    await hop(raw.ack, *row[:2])
 
 
 async def _driver(path: Path) -> aiosqlite.Connection:

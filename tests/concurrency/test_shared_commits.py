@@ -77,6 +77,7 @@ def test_those_who_wait_behind_one_share_its_commit_and_each_is_there_when_its_c
     futures = transport.at_once([partial(publish, number) for number in range(THREADS)])
     assert sorted(future.result() for future in futures) == list(range(1, THREADS + 1))
     assert transport.statements.count("COMMIT") == 1
+    assert not [statement for statement in transport.statements if "SAVEPOINT" in statement]
 
 
 def test_an_error_is_its_own_calls_and_the_others_are_all_right(transport: Store) -> None:
@@ -147,7 +148,17 @@ def test_one_who_is_interrupted_while_it_writes_for_all_costs_the_others_nothing
 
     monkeypatch.setattr(sqlite.File, "kind", Connection)
     repository: TransportRepository[str] = TransportRepository(transport.engine, event_type=str)
-    futures = transport.at_once([partial(repository.publish, "g", str(number)) for number in range(THREADS)])
+    calls = [partial(repository.publish, "g", str(number)) for number in range(THREADS)]
+    if when in {"SAVEPOINT", "RELEASE"}:  # which there are none of until one of the calls has failed
+        with closing(sqlite3.connect(transport.path, isolation_level=None)) as other:
+            other.execute(
+                """CREATE TRIGGER refuse AFTER INSERT ON messages WHEN NEW.event = '"refused"'
+                   BEGIN SELECT RAISE(ABORT, 'refused here'); END"""
+            )
+        *futures, refused = transport.at_once([*calls, partial(repository.publish, "g", "refused")])
+        assert "refused here" in str(refused.exception())
+    else:
+        futures = transport.at_once(calls)
     failed = [number for number, future in enumerate(futures) if future.exception() is not None]
     assert [type(futures[number].exception()) for number in failed] == [KeyboardInterrupt]
     there = sorted(int(event.strip('"')) for (event,) in transport.sql("SELECT event FROM messages"))
