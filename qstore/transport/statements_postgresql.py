@@ -80,7 +80,7 @@ CLAIM = Statement(f"""
 _ARMS = " ".join(
     f"""UNION ALL (SELECT a.last_claimed_at AS stamp, a.last_claimed_at, a.head, a.group_id
         FROM {{groups}} AS a WHERE a.ready AND a.priority = {priority}
-        AND CAST(:min_priority AS integer) BETWEEN 1 AND {priority} ORDER BY a.last_claimed_at, a.head LIMIT 100)"""
+        AND CAST(:min_priority AS integer) BETWEEN 1 AND {priority} ORDER BY a.last_claimed_at, a.head LIMIT (SELECT 100))"""
     for priority in (1, 2, 3, 4)
 )
 
@@ -95,7 +95,7 @@ CLAIM_FLOOR = Statement(f"""
        LIMIT (SELECT {MOST_TIDIED})),
     f AS MATERIALIZED (
       (SELECT a.last_claimed_at AS stamp, a.last_claimed_at, a.head, a.group_id FROM {{groups}} AS a WHERE a.ready
-        AND CAST(:min_priority AS integer) = 0 ORDER BY a.last_claimed_at, a.head LIMIT 100)
+        AND CAST(:min_priority AS integer) = 0 ORDER BY a.last_claimed_at, a.head LIMIT (SELECT 100))
       {_ARMS}
       UNION ALL (SELECT l.stamp, l.last_claimed_at, l.head, l.group_id FROM lapsed AS l
         WHERE l.priority >= CAST(:min_priority AS integer)
