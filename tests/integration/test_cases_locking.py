@@ -69,6 +69,7 @@ def _read_kv(kv: LocalKvRepository) -> None:
     assert kv.exists("live")
     assert kv.get("absent") is None
     assert kv.scan_prefix("").items == [("live", b"1")]
+    assert kv.scan_prefix("", limit=1).items == [("live", b"1")]
     assert list(kv.iter_prefix("l")) == [("live", b"1")]
 
 
