@@ -77,7 +77,7 @@ def test_messages_with_one_clock_value_come_in_the_order_of_their_publishing(
         messages.ack(lease)
     assert order == {f"g{n}": list(range(n, 100, 7)) for n in range(7)}
     ids = [sent.send("p") for _ in range(50)] + sent.send_many(["p"] * 50)
-    assert [message.id for message in sent.receive(100)] == ids == sorted(ids)
+    assert [message.id for _ in range(25) for message in sent.receive(4)] == ids == sorted(ids)
 
 
 def test_a_workers_clock_that_is_ahead_does_not_take_a_live_lease(
