@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import sqlite3
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import wraps
 from importlib import import_module
@@ -204,3 +206,16 @@ def test_a_program_that_knows_nothing_of_the_guard_is_seen_too(tmp_path: Path) -
         del theirs
     with TransportRepository.open(path, event_type=str) as transport:
         assert transport.publish("g", "event") == 1
+
+
+def test_sqlite_waits_for_a_process_that_is_about_to_have_the_file_open_with_turso(tmp_path: Path) -> None:
+    """While turso opens it, the guard alone tells so: there is no lock on the index yet."""
+    path = tmp_path / "transport.sqlite"
+    TransportRepository.open(path, engine="turso").close()
+    with open(f"{path}.lock", "rb") as guard, ThreadPoolExecutor(1) as thread:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        opening = thread.submit(lambda: TransportRepository.open(path).close())
+        with pytest.raises(TimeoutError):
+            opening.result(0.3)
+        fcntl.flock(guard, fcntl.LOCK_UN)
+        opening.result(30)

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, StaticPool, create_engine, event
 
 from qstore import Event, LocalKvRepository, LocalQueueRepository, Naming, TransportRepository, doctor, migrate
-from qstore.explore import sqlite
+from qstore.explore import server, sqlite
 from tests import postgres
 from tests.backends import Backend, ManualClock
 from tests.explore.looking import fill
@@ -180,4 +180,25 @@ def test_a_server_is_looked_at() -> None:
         migrate.downgrade(engine, naming=Naming("qstore_"))
         engine.dispose()
     assert "no store" in kinds(url)["cannot be opened"]
+    postgres.drop(url)
+
+
+def test_an_old_transaction_and_the_dead_rows_that_it_keeps_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D3. Claims go through the dead rows, which no vacuum may take away before the transaction ends."""
+    monkeypatch.setattr(server, "LONG", 1)
+    monkeypatch.setattr(server, "MANY_DEAD", 20)
+    url = postgres.database()
+    with postgres.connect(url) as holder, postgres.connect(url) as writer:
+        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT pg_sleep(1.1)")
+        writer.execute("INSERT INTO qstore_localkv_kv SELECT n::text, '', NULL FROM generate_series(1, 100) AS n")
+        writer.execute("DELETE FROM qstore_localkv_kv")
+        writer.execute("SELECT pg_stat_force_next_flush()")
+        writer.execute("VACUUM qstore_localkv_kv")
+        found = kinds(url)
+        assert f"process {holder.info.backend_pid}" in found["old snapshot"]
+        assert "qstore_localkv_kv has 100 dead rows beside 0 live ones" in found["dead rows"]
+        holder.execute("ROLLBACK")
+        writer.execute("VACUUM qstore_localkv_kv")
+        assert not {"old snapshot", "dead rows"} & kinds(url).keys()
     postgres.drop(url)

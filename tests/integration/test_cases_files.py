@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -180,6 +181,47 @@ def test_a_file_that_was_deleted_or_replaced_is_not_written_to(
                 published.append(transport.publish("g", Event(kind="late")))
             with plain(path) as look:
                 assert look.execute("SELECT seq FROM messages").fetchall() == [(seq,) for seq in published]
+
+
+def _read_for_a_while(kv: LocalKvRepository) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        kv.get("a")
+
+
+@pytest.mark.parametrize("make_engine", [open_engine, watched_engine], ids=["opened", "watched"])
+@pytest.mark.parametrize("gone", ["deleted", "replaced"])
+def test_a_file_that_was_deleted_or_replaced_is_read_for_a_moment_at_most(
+    gone: str, make_engine: Callable[[Path], Engine], tmp_path: Path
+) -> None:
+    """H10. Whoever only reads is told as well."""
+    path = new_store(tmp_path, "localkv")
+    with disposed(make_engine(path)) as engine:
+        kv = LocalKvRepository(engine)
+        kv.put("a", b"1")
+        assert kv.get("a") == b"1"
+        path.rename(tmp_path / "elsewhere")
+        if gone == "replaced":
+            path.touch()
+        with pytest.raises(FormatError, match="deleted or replaced"):
+            _read_for_a_while(kv)
+
+
+@pytest.mark.parametrize("make_engine", [open_engine, watched_engine], ids=["opened", "watched"])
+def test_a_file_that_was_lost_stays_so_whatever_lies_there_later(
+    make_engine: Callable[[Path], Engine], tmp_path: Path
+) -> None:
+    """H10. A new file may get the number by which the old one was known; this is the old one itself."""
+    path = new_store(tmp_path, "localkv")
+    with disposed(make_engine(path)) as engine:
+        kv = LocalKvRepository(engine)
+        kv.put("a", b"1")
+        path.rename(tmp_path / "elsewhere")
+        with pytest.raises(FormatError, match="deleted or replaced"):
+            kv.put("a", b"2")
+        (tmp_path / "elsewhere").rename(path)
+        with pytest.raises(FormatError, match="deleted or replaced"):
+            kv.put("a", b"2")
 
 
 def test_the_trap_is_real_a_write_to_a_deleted_file_commits(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from qstore import (
     StoreBusy,
     TransportRepository,
     migrate,
+    open_engine,
 )
 from tests import write_lock
 from tests.backends import Backend
@@ -69,6 +70,7 @@ def _read_kv(kv: LocalKvRepository) -> None:
     assert kv.exists("live")
     assert kv.get("absent") is None
     assert kv.scan_prefix("").items == [("live", b"1")]
+    assert kv.scan_prefix("", limit=1).items == [("live", b"1")]
     assert list(kv.iter_prefix("l")) == [("live", b"1")]
 
 
@@ -203,6 +205,19 @@ def test_pure_reads_neither_wait_for_the_write_lock_nor_take_it(
             _read_kv(kv)
         assert len(free) >= 6
         assert all(free)
+
+
+def test_a_read_that_meets_an_expired_key_does_not_wait_for_the_write_lock_to_delete_it(tmp_path: Path) -> None:
+    """H03. The wait is set to longer than this test may last."""
+    path = new_store(tmp_path, "localkv")
+    with disposed(waiting_at_most(open_engine(path), 3_600_000)) as engine:
+        kv = LocalKvRepository(engine)
+        kv.put_many({"a": b"1", "b": b"1"}, ttl=0)
+        with write_lock_held(path):
+            assert kv.get("a") is None
+            assert not kv.exists("b")
+        with plain(path) as look:
+            assert look.execute("SELECT count(*) FROM kv").fetchall() == [(2,)]
 
 
 @pytest.mark.parametrize("store", STORES)

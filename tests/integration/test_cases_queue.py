@@ -222,7 +222,7 @@ def test_messages_of_one_instant_are_delivered_as_they_were_published(backend: B
     seqs += [transport.publish("one", _event()) for _ in range(10)]
     ids = queue.send_many([f"{number}" for number in range(50)])
     ids += [queue.send("more") for _ in range(10)]
-    assert [message.id for message in queue.receive(60)] == ids
+    assert [message.id for _ in range(20) for message in queue.receive(3)] == ids
     seen: dict[str, list[int]] = {}
     for _ in seqs:
         lease = _claimed(transport.claim("w", 60))

@@ -204,3 +204,17 @@ def test_without_the_right_to_create_the_servers_own_error_comes_through_and_not
             migrate.upgrade(engine, naming=MOUNTED)
         assert len(migrate.check(engine, naming=MOUNTED)) == 3
     assert tables(url) == set()
+
+
+@pytest.mark.parametrize("table", ["transport_messages", "transport_groups", "localkv_kv", "localqueue_messages"])
+def test_vacuum_comes_by_the_number_of_dead_rows_and_pages_keep_room_for_the_next_version(
+    url: URL, engine: Engine, table: str
+) -> None:
+    """D3. By PostgreSQL's own settings it comes when a fifth of a table is dead, and then rests again and again."""
+    migrate.upgrade(engine, naming=MOUNTED)
+    [(settings,)] = execute(url, f"SELECT reloptions FROM pg_class WHERE relname = 'qstore_{table}'")
+    found = {name: float(value) for name, _, value in (setting.partition("=") for setting in settings)}
+    assert found["autovacuum_vacuum_scale_factor"] == 0
+    assert 0 < found["autovacuum_vacuum_threshold"] <= 5000
+    assert found["autovacuum_vacuum_cost_delay"] == 0
+    assert found["fillfactor"] < 100
