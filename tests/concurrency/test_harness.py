@@ -31,5 +31,6 @@ def test_whatever_befalls_its_processes_a_store_loses_nothing_and_gives_nothing_
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_finds_a_broken_variant_out(variant: str) -> None:
-    found = run(Round("opened", "1", 1, (), processes=3, steps=5_000, variant=variant))
+    faults = VARIANTS[variant].faults
+    found = run(Round("opened", "1", 1, faults, processes=3, steps=5_000, variant=variant))
     assert found.kinds.intersection(VARIANTS[variant].found_as), found.wrong[:5]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from qstore import wholeness
 from qstore.binding.engine import ServerBinding
 from qstore.binding.opened import OpenedBinding
 from qstore.localkv import postgresql as localkv_on_a_server
@@ -46,6 +47,8 @@ class Variant(NamedTuple):
     apply: Callable[[bool], None]
     """Whether it is on files."""
     found_as: tuple[str, ...]
+    faults: tuple[str, ...] = ()
+    """What must happen for that."""
 
 
 def _without(module: Any, name: str, part: str, instead: str = "") -> None:
@@ -120,10 +123,24 @@ def _receipt_by_id_only(_: bool) -> None:
     setattr(localqueue_on_a_server, "ACK", localqueue_statements.ACK)  # noqa: B010  as above
 
 
+def _revision_in_two_transactions(_: bool) -> None:
+    fill = wholeness._fill
+
+    def late(connection: Any, *args: Any) -> None:
+        connection.exec_driver_sql("COMMIT")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        fill(connection, *args)
+
+    setattr(wholeness, "_fill", late)  # noqa: B010  as above
+
+
 VARIANTS = {
     "an ack without a fence": Variant(_unfenced_ack, ("a stale lease was taken",)),
     "a claim without the lock": Variant(_claim_without_the_lock, ("two in flight",)),
     "a publish in two transactions": Variant(_publish_in_two_transactions, ("out of nothing", "left")),
     "a lazy delete without its guard": Variant(_lazy_delete_without_its_guard, ("no order explains it",)),
     "a receipt compared by its id only": Variant(_receipt_by_id_only, ("a stale receipt was taken",)),
+    "a revision in two transactions": Variant(
+        _revision_in_two_transactions, ("left in the middle",), ("migrate-point",)
+    ),
 }

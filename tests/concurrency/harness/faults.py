@@ -7,11 +7,12 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from tests import postgres
 from tests.concurrency.harness import foreign
-from tests.concurrency.harness.points import POINTS
+from tests.concurrency.harness.points import POINTS, REVISING
 from tests.concurrency.harness.shim import Calls, Files, Mode
 from tests.concurrency.harness.storm import Storm
 from tests.concurrency.postgres_storm import end_a_session
@@ -20,6 +21,15 @@ __all__ = ["FAULTS", "Fault"]
 
 HOUR, ELEVEN_DAYS = 3600.0, 11 * 86_400.0
 FILES = ("transport", "localqueue", "localkv")
+
+CHECKPOINTING = {
+    "before the sync of the log": (Mode.DIE, Calls.SYNCS, Files.LOG),
+    "before a write to the database": (Mode.DIE, Calls.WRITES, Files.MAIN),
+    "half-way through a write to the database": (Mode.DIE_HALF_WAY, Calls.WRITES, Files.MAIN),
+    "before the sync of the database": (Mode.DIE, Calls.SYNCS, Files.MAIN),
+    "before the log is cut": (Mode.DIE, Calls.WRITES, Files.LOG),
+}
+"""Where one who writes the log back is killed."""
 
 
 class Fault(NamedTuple):
@@ -125,6 +135,41 @@ def _migrate(storm: Storm) -> None:
         storm.later(storm.random.uniform(0.01, 1), lambda: storm.kill(child))
 
 
+def _migrate_point(storm: Storm) -> None:
+    """A revision is left between two of its statements, or right after it was committed."""
+    path, random = storm.directory / f"{storm.random.choice(FILES[:2])}.sqlite", storm.random
+    point = random.choice(REVISING), random.randrange(1, 4)
+    after = _looking_after(storm, path, f"killed in a revision: {point[0]}")
+    storm.beside(foreign.migrate_to_and_fro, path, 5, point, storm.plan.variant, after=after)
+
+
+def _checkpoint(storm: Storm) -> None:
+    """The log is written back into the database, and whoever does so is killed at one of its calls."""
+    if storm.shim is None:
+        return
+    path, random, shim = storm.directory / f"{storm.random.choice(FILES)}.sqlite", storm.random, storm.shim
+    call, times = random.choice(list(CHECKPOINTING)), random.choice((1, 1, 2, 20))
+    how = random.choice(("PASSIVE", "FULL", "RESTART", "TRUNCATE", "TRUNCATE"))
+    after = _looking_after(storm, path, f"killed in a checkpoint: {call}")
+    storm.beside(
+        foreign.write_back,
+        path,
+        how,
+        first=lambda pid: shim.fail(pid, *CHECKPOINTING[call], after=times if "write" in call else 1),
+        after=after,
+    )
+
+
+def _looking_after(storm: Storm, path: Path, what: str) -> Callable[[], object]:
+    """Count it, and have another program look at what was left."""
+
+    def after() -> None:
+        storm.counts[what] += 1
+        storm.beside(foreign.look_after, path)
+
+    return after
+
+
 def _session(storm: Storm) -> None:
     end_a_session(storm.url, storm.random)
 
@@ -157,6 +202,8 @@ FAULTS = {
     "lock": Fault(_lock, excuses=("StoreBusy",), weight=0.7),
     "fork": Fault(lambda _: None, weight=0),
     "migrate": Fault(_migrate, server=False),
+    "migrate-point": Fault(_migrate_point, server=False, weight=0.7),
+    "checkpoint": Fault(_checkpoint, server=False),
     "session": Fault(_session, files=False, excuses=LOST, weight=2),
     "restart": Fault(_restart, files=False, excuses=LOST, weight=0.2),
 }

@@ -1,4 +1,4 @@
-"""Named points of an operation at which a process kills itself, when it is told to."""
+"""Named points of an operation, or of a revision, at which a process kills itself, when it is told to."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from typing import Any, Protocol
 from qstore.engines.holding import Held
 from qstore.served import ServedTransaction
 
-__all__ = ["POINTS", "install"]
+__all__ = ["AFTER_A_COMMIT", "POINTS", "REVISING", "dying_at", "install"]
 
 POINTS = ("", "before a statement", "before the commit", "after the commit")
+
+AFTER_A_COMMIT = "after COMMIT"
+
+REVISING = (
+    *("DROP TRIGGER", "DROP INDEX", "DROP TABLE", "UPDATE qstore_alembic_version"),
+    *("CREATE TABLE", "CREATE INDEX", "CREATE TRIGGER", "DELETE FROM", "INSERT INTO", "COMMIT", AFTER_A_COMMIT),
+)
+"""How the statements begin between which a revision is left."""
 
 
 class Orders(Protocol):
@@ -36,6 +44,21 @@ def install(orders: Orders, *, files: bool) -> None:
         _on_files(orders, reached)
     else:
         _on_a_server(reached)
+
+
+def dying_at(point: str, times: int) -> Callable[[str], None]:
+    """What a connection tells its statements to, before each: it kills this process at the so-manieth of this point."""
+    last = ""
+
+    def trace(statement: str) -> None:
+        nonlocal times, last
+        here = last == "COMMIT" if point == AFTER_A_COMMIT else statement.startswith(point)
+        last = statement
+        times -= here
+        if here and times <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return trace
 
 
 class _Driver:

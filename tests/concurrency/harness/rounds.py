@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from qstore import migrate, open_engine
+from qstore.formats import newest
 from tests import postgres
 from tests.concurrency.harness import localkv, localqueue, transport
 from tests.concurrency.harness.clock import ServerTimes, SharedClock, Tally, Times
@@ -180,6 +181,10 @@ def _whole(place: Place) -> Iterator[str]:
             yield f"damaged: {path.name}, {found}"
         engine = open_engine(path)
         yield from (f"out of step: {path.name}, {fault}" for fault in migrate.check(engine))
+        migrate.upgrade(engine)
+        yield from (f"out of step: {path.name}, upgraded, {fault}" for fault in migrate.check(engine))
+        if (noted := migrate.current(engine)) != (newest(path.stem),):
+            yield f"out of step: {path.name}, upgraded, is at {noted}"
         engine.dispose()
 
 

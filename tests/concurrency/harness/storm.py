@@ -37,7 +37,8 @@ class Storm:
         self._forks = ""
         self._names = map("w{}".format, count())
         self._working: dict[str, Child] = {}
-        self._beside: list[Child] = []
+        self._beside: dict[Child, Callable[[], object]] = {}
+        """Other programs, and what is to be done after one of them that was killed."""
         self._later: list[tuple[float, Callable[[], object]]] = []
 
     @property
@@ -88,10 +89,20 @@ class Storm:
         """Do it then, or at the end."""
         self._later.append((time.monotonic() + seconds, act))
 
-    def beside(self, worker: Callable[..., object], *args: Any) -> Child:
-        """Another program, which nobody waits for."""
+    def beside(
+        self,
+        worker: Callable[..., object],
+        *args: Any,
+        first: Callable[[int], object] = lambda _: None,
+        after: Callable[[], object] = lambda: None,
+    ) -> Child:
+        """Another program, which nobody waits for. Faults that it returns are the round's.
+
+        `first`: what is done before it begins, to the process of this number; `after`: when it was killed.
+        """
         child = Child(worker, *args)
-        self._beside.append(child)
+        self._beside[child] = after
+        first(child.process.pid or 0)
         child.go()
         return child
 
@@ -108,7 +119,9 @@ class Storm:
                 if replace:
                     self.start()
         for child in [child for child in self._beside if not child.process.is_alive()]:
-            self._beside.remove(child)
+            after = self._beside.pop(child)
+            if child.process.exitcode == -signal.SIGKILL:
+                after()
             self._say_farewell("beside", child)
 
     def end(self) -> None:
@@ -119,7 +132,7 @@ class Storm:
         if self.shim is not None:
             self.shim.relent()
         while self._beside:
-            self._beside.pop().close()
+            self._beside.popitem()[0].close()
         for name, child in list(self._working.items()):
             child.process.join(30)
             if child.process.is_alive():
@@ -145,6 +158,9 @@ class Storm:
             while child.pipe.poll():
                 told.append(child.pipe.recv())
         raised = [value for kind, value in told if kind == "raised"]
+        for found in [value for kind, value in told if kind == "said" and isinstance(value, list)]:
+            self.counts["looked at after a kill"] += 1
+            self.faults += found
         if code == -signal.SIGKILL:
             self.counts["processes killed"] += 1
         elif code or raised:
