@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +12,15 @@ import pytest
 from sqlalchemy import Engine
 
 from qstore import Event, LocalKvRepository, LocalQueueRepository, StoreFull, TransportRepository
-from tests.integration.situations import ENGINES, disposed, new_store, on_each_connection, output_of, plain
+from tests.integration.situations import (
+    ENGINES,
+    disposed,
+    mounted_disk,
+    new_store,
+    on_each_connection,
+    output_of,
+    plain,
+)
 
 MORE_PAGES = 24
 LARGE = "x" * 3000
@@ -212,23 +218,8 @@ def test_a_file_that_may_not_grow_is_full(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of two megabytes."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("only root on Linux can mount a small disk")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], timeout=30, check=True)
+    with mounted_disk(tmp_path / "disk", "2m") as disk:
+        yield disk
 
 
 @pytest.mark.parametrize("left", [40_000, 200_000, 700_000])
