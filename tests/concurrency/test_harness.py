@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.concurrency.harness.broken import VARIANTS
+from tests.concurrency.harness.disks import not_possible
 from tests.concurrency.harness.rounds import Round, run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -31,6 +32,11 @@ def test_whatever_befalls_its_processes_a_store_loses_nothing_and_gives_nothing_
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_finds_a_broken_variant_out(variant: str) -> None:
-    faults = VARIANTS[variant].faults
-    found = run(Round("opened", "1", 1, faults, processes=3, steps=5_000, variant=variant))
-    assert found.kinds.intersection(VARIANTS[variant].found_as), found.wrong[:5]
+    _, found_as, faults, seconds = VARIANTS[variant]
+    if missing := not_possible(faults):
+        pytest.skip(f"not possible here: {missing}")
+    for seed in range(5):  # what is to happen for it may come too late in a round, on a busy machine
+        found = run(Round("opened", f"{seed}", seconds, faults, processes=3, steps=5_000, variant=variant))
+        if found.kinds.intersection(found_as):
+            return
+    pytest.fail(f"it was not found out: {found.wrong[:5]}")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from qstore import wholeness
 from qstore.binding.engine import ServerBinding
 from qstore.binding.opened import OpenedBinding
+from qstore.engines import sqlite
 from qstore.localkv import postgresql as localkv_on_a_server
 from qstore.localkv import statements as localkv_statements
 from qstore.localqueue import postgresql as localqueue_on_a_server
@@ -48,7 +49,9 @@ class Variant(NamedTuple):
     """Whether it is on files."""
     found_as: tuple[str, ...]
     faults: tuple[str, ...] = ()
-    """What must happen for that."""
+    """What must happen for that,"""
+    seconds: float = 1
+    """and for how long it may, in a round."""
 
 
 def _without(module: Any, name: str, part: str, instead: str = "") -> None:
@@ -134,6 +137,10 @@ def _revision_in_two_transactions(_: bool) -> None:
     setattr(wholeness, "_fill", late)  # noqa: B010  as above
 
 
+def _answer_before_the_sync(_: bool) -> None:
+    sqlite._SYNCHRONOUS["full"] = "OFF"
+
+
 VARIANTS = {
     "an ack without a fence": Variant(_unfenced_ack, ("a stale lease was taken",)),
     "a claim without the lock": Variant(_claim_without_the_lock, ("two in flight",)),
@@ -141,6 +148,10 @@ VARIANTS = {
     "a lazy delete without its guard": Variant(_lazy_delete_without_its_guard, ("no order explains it",)),
     "a receipt compared by its id only": Variant(_receipt_by_id_only, ("a stale receipt was taken",)),
     "a revision in two transactions": Variant(
-        _revision_in_two_transactions, ("left in the middle",), ("migrate-point",)
+        _revision_in_two_transactions,
+        ("left in the middle", "nothing claimed where there was something"),
+        ("migrate-point",),
+        seconds=4,
     ),
+    "an answer before the sync": Variant(_answer_before_the_sync, ("lost", "no order explains it"), ("ro-disk",)),
 }

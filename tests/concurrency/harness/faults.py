@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.concurrency.harness.shim import Calls, Files, Mode
 from tests.concurrency.harness.storm import Storm
 from tests.concurrency.postgres_storm import end_a_session
 
-__all__ = ["FAULTS", "Fault"]
+__all__ = ["FAULTS", "ON_SHIMS", "Fault"]
 
 HOUR, ELEVEN_DAYS = 3600.0, 11 * 86_400.0
 FILES = ("transport", "localqueue", "localkv")
@@ -102,6 +103,27 @@ def _read_only(storm: Storm) -> None:
         storm.later(storm.random.uniform(0.05, 0.3), storm.shim.relent)
 
 
+def _ro_mount(storm: Storm) -> None:
+    """For those who open their files from now on."""
+    if storm.disk is not None:
+        storm.disk.cover()
+        storm.later(storm.random.uniform(0.1, 0.5), storm.disk.uncover)
+        storm.kill(storm.one())
+
+
+def _ro_disk(storm: Storm) -> None:
+    """The file system becomes read-only, as it does after an error of its disk, and what was not synced is lost.
+
+    After a while it is mounted anew, and processes start again.
+    """
+    if storm.disk is not None:
+        storm.undo()
+        time.sleep(storm.random.uniform(0.2, 0.6))  # there is to be something that could be lost
+        storm.disk.fail()
+        time.sleep(storm.random.uniform(0.05, 0.5))
+        storm.begin_anew(storm.disk.mount_anew)
+
+
 def _torn(storm: Storm) -> None:
     """Killed in a write to the log, in the middle of a commit; or to the database, in the middle of a checkpoint."""
     if storm.shim is not None:
@@ -137,6 +159,8 @@ def _migrate(storm: Storm) -> None:
 
 def _migrate_point(storm: Storm) -> None:
     """A revision is left between two of its statements, or right after it was committed."""
+    if storm.crowded:
+        return
     path, random = storm.directory / f"{storm.random.choice(FILES[:2])}.sqlite", storm.random
     point = random.choice(REVISING), random.randrange(1, 4)
     after = _looking_after(storm, path, f"killed in a revision: {point[0]}")
@@ -145,7 +169,7 @@ def _migrate_point(storm: Storm) -> None:
 
 def _checkpoint(storm: Storm) -> None:
     """The log is written back into the database, and whoever does so is killed at one of its calls."""
-    if storm.shim is None:
+    if storm.shim is None or storm.crowded:
         return
     path, random, shim = storm.directory / f"{storm.random.choice(FILES)}.sqlite", storm.random, storm.shim
     call, times = random.choice(list(CHECKPOINTING)), random.choice((1, 1, 2, 20))
@@ -197,6 +221,8 @@ FAULTS = {
     "memory": Fault(_limit("memory"), excuses=("MemoryError", "RuntimeError: can't start new thread", *FAILING, *LOST)),
     "io": Fault(_io, server=False, excuses=FAILING, weight=2),
     "read-only": Fault(_read_only, server=False, excuses=FAILING),
+    "ro-mount": Fault(_ro_mount, server=False),
+    "ro-disk": Fault(_ro_disk, server=False, weight=0.3),
     "torn": Fault(_torn, server=False, weight=2),
     "pin": Fault(_pin),
     "lock": Fault(_lock, excuses=("StoreBusy",), weight=0.7),
@@ -208,3 +234,6 @@ FAULTS = {
     "restart": Fault(_restart, files=False, excuses=LOST, weight=0.2),
 }
 """`fork` is what one of the processes does all the time."""
+
+ON_SHIMS = ("io", "read-only", "torn", "checkpoint")
+"""The faults that need the shim."""

@@ -73,10 +73,11 @@ def migrate_to_and_fro(
         broken.VARIANTS[variant].apply(True)
     ready()
     ends = time.monotonic() + seconds
+    trace = None if point is None else dying_at(*point)
     while time.monotonic() < ends:
         with suppress(*NOT_NOW), _engine(path) as engine:
-            if point is not None:
-                event.listen(engine, "connect", partial(_trace, dying_at(*point)))
+            if trace is not None:
+                event.listen(engine, "connect", partial(_trace, trace))
             _to_and_fro(engine, path.stem, ends)
 
 

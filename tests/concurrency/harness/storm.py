@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import URL, make_url
 
 from tests.concurrency.harness.clock import Times
+from tests.concurrency.harness.disks import Disk
 from tests.concurrency.harness.limits import Orders
 from tests.concurrency.harness.shim import Shim
 from tests.concurrency.harness.workers import Plan, work
@@ -27,8 +28,10 @@ __all__ = ["Storm"]
 class Storm:
     """What faults act on."""
 
-    def __init__(self, plan: Plan, times: Times, random: Random, shim: Shim | None, *, forking: bool) -> None:
-        self.plan, self.times, self.random, self.shim = plan, times, random, shim
+    def __init__(
+        self, plan: Plan, times: Times, random: Random, shim: Shim | None, disk: Disk | None, *, forking: bool
+    ) -> None:
+        self.plan, self.times, self.random, self.shim, self.disk = plan, times, random, shim, disk
         self.counts = Counter[str]()
         self.ended: dict[str, float] = {}
         """When a process was seen to be dead."""
@@ -71,6 +74,11 @@ class Storm:
     def one(self) -> Child:
         """A process that is at work."""
         return self.random.choice(list(self._working.values()))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are other programs enough: more of them would only keep each other waiting."""
+        return len(self._beside) > 1
 
     def orders(self, child: Child) -> Orders:
         [name] = [name for name, it in self._working.items() if it is child]
@@ -124,15 +132,33 @@ class Storm:
                 after()
             self._say_farewell("beside", child)
 
-    def end(self) -> None:
-        """Undo everything, and wait for those who are at work."""
-        for _, act in self._later:
+    def undo(self) -> None:
+        """What was to be undone later, now; and other programs end."""
+        later, self._later = self._later, []
+        for _, act in later:
             act()
-        self._later = []
         if self.shim is not None:
             self.shim.relent()
         while self._beside:
             self._beside.popitem()[0].close()
+
+    def begin_anew(self, between: Callable[[], object]) -> None:
+        """Kill all, and start as many again after that."""
+        self.undo()
+        number = len(self._working)
+        for child in self._working.values():
+            child.process.kill()
+        for name, child in list(self._working.items()):
+            child.process.join(30)
+            self._bury(name, child)
+        between()
+        for _ in range(number):
+            self.start(at_once=False)
+        self.go()
+
+    def end(self) -> None:
+        """Undo everything, and wait for those who are at work."""
+        self.undo()
         for name, child in list(self._working.items()):
             child.process.join(30)
             if child.process.is_alive():
