@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tests import postgres
 from tests.concurrency.harness import foreign
+from tests.concurrency.harness.places import Place
 from tests.concurrency.harness.points import POINTS, REVISING
 from tests.concurrency.harness.shim import Calls, Files, Mode
 from tests.concurrency.harness.storm import Storm
@@ -39,8 +40,15 @@ class Fault(NamedTuple):
     happen: Callable[[Storm], None]
     files: bool = True
     server: bool = True
+    turso: bool = False
     excuses: tuple[str, ...] = ()
     weight: float = 1
+
+    def may_be(self, place: type[Place]) -> bool:
+        """Whether there is such a thing where stores are of this kind."""
+        if place.alone:
+            return self.turso
+        return self.files if place.on_files else self.server
 
 
 def _kill(storm: Storm) -> None:
@@ -210,19 +218,19 @@ LOST = (
 )
 
 FAULTS = {
-    "kill": Fault(_kill, weight=3),
-    "point": Fault(_kill_at_a_point, weight=3),
-    "stop": Fault(_stop),
-    "clock": Fault(_clock, weight=2),
-    "pages": Fault(_limit("pages"), server=False, excuses=FULL),
-    "size": Fault(_limit("size"), server=False, excuses=FULL),
-    "disk": Fault(_disk, server=False, excuses=FULL),
+    "kill": Fault(_kill, turso=True, weight=3),
+    "point": Fault(_kill_at_a_point, turso=True, weight=3),
+    "stop": Fault(_stop, turso=True),
+    "clock": Fault(_clock, turso=True, weight=2),
+    "pages": Fault(_limit("pages"), server=False, turso=True, excuses=FULL),
+    "size": Fault(_limit("size"), server=False, turso=True, excuses=FULL),
+    "disk": Fault(_disk, server=False, turso=True, excuses=FULL),
     "files": Fault(_limit("files"), excuses=("FormatError", *LOST, "OSError")),
     "memory": Fault(_limit("memory"), excuses=("MemoryError", "RuntimeError: can't start new thread", *FAILING, *LOST)),
     "io": Fault(_io, server=False, excuses=FAILING, weight=2),
     "read-only": Fault(_read_only, server=False, excuses=FAILING),
-    "ro-mount": Fault(_ro_mount, server=False),
-    "ro-disk": Fault(_ro_disk, server=False, weight=0.3),
+    "ro-mount": Fault(_ro_mount, server=False, turso=True),
+    "ro-disk": Fault(_ro_disk, server=False, turso=True, weight=0.3),
     "torn": Fault(_torn, server=False, weight=2),
     "pin": Fault(_pin),
     "lock": Fault(_lock, excuses=("StoreBusy",), weight=0.7),

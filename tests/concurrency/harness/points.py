@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from qstore.engines.holding import Held
@@ -67,7 +68,10 @@ class _Driver:
     def __init__(self, driver: Any, orders: Orders, reached: Callable[[str], None]) -> None:
         self._driver, self._orders, self._reached = driver, orders, reached
         self._full = False
-        driver.set_trace_callback(self._trace)
+        if hasattr(driver, "set_trace_callback"):
+            driver.set_trace_callback(self._trace)
+        else:  # turso's
+            driver._run = partial(self._traced, driver._run)
 
     def execute(self, sql: str, *values: Any) -> Any:
         if sql == "BEGIN IMMEDIATE":
@@ -84,6 +88,10 @@ class _Driver:
             self._full = not self._full
             [pages] = self._driver.execute("PRAGMA page_count").fetchone()
             self._driver.execute(f"PRAGMA max_page_count = {pages if self._full else 4294967294}").fetchall()
+
+    def _traced(self, run: Callable[..., Any], statement: str, *values: Any) -> Any:
+        self._trace(statement)
+        return run(statement, *values)
 
     def _trace(self, statement: str) -> None:
         if statement not in ("BEGIN IMMEDIATE", "COMMIT"):

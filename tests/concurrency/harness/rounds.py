@@ -20,14 +20,14 @@ from tests import postgres
 from tests.concurrency.harness import localkv, localqueue, transport
 from tests.concurrency.harness.clock import ServerTimes, SharedClock, Tally, Times
 from tests.concurrency.harness.disks import Disk, on_a_disk
+from tests.concurrency.harness.draining import drained
 from tests.concurrency.harness.faults import FAULTS, Fault
-from tests.concurrency.harness.hands import Keys, Leases, Receipts
-from tests.concurrency.harness.history import Call, History, read
+from tests.concurrency.harness.history import Call, read
 from tests.concurrency.harness.lastly import ACTS, lastly
 from tests.concurrency.harness.places import KINDS, Place
 from tests.concurrency.harness.shim import Shim
 from tests.concurrency.harness.storm import Storm
-from tests.concurrency.harness.workers import Plan, told
+from tests.concurrency.harness.workers import Plan
 from tests.concurrency.postgres_account import wrong_states
 from tests.made_files import made
 
@@ -64,8 +64,7 @@ class Round(NamedTuple):
     @property
     def chosen(self) -> dict[str, Fault]:
         """The faults that there are where this is."""
-        files = KINDS[self.kind].on_files
-        return {name: FAULTS[name] for name in self.faults if (FAULTS[name].files if files else FAULTS[name].server)}
+        return {name: FAULTS[name] for name in self.faults if FAULTS[name].may_be(KINDS[self.kind])}
 
 
 class Outcome(NamedTuple):
@@ -91,7 +90,8 @@ def run(it: Round, shim: Shim | None = None) -> Outcome:
         clock = SharedClock(notes / "clock")
         times = Times(clock) if clocked else ServerTimes(clock)
         ends = time.monotonic() + it.seconds + 1
-        plan = Plan(place, notes, it.seed, ends, it.hands, clocked, it.steps, it.variant)
+        hands = it.hands * it.processes if place.alone else it.hands
+        plan = Plan(place, notes, it.seed, ends, hands, clocked, it.steps, it.variant)
         storm = Storm(plan, times, random, shim, disk, forking="fork" in it.chosen)
         stack.callback(storm.close)
         _work(it, storm, times if clocked else None)
@@ -100,7 +100,7 @@ def run(it: Round, shim: Shim | None = None) -> Outcome:
         wrong = list(storm.faults)
         if clocked:
             times.jump(YEARS)
-        wrong += _drained(plan, clock if clocked else None, times)
+        wrong += drained(plan, clock if clocked else None)
         calls = read(notes.glob("*.history"), storm.ended, 0.1 if place.on_files else 1)
         wrong += _whole(place)
         wrong += _errors(it, calls, [] if disk is None else disk.read_only)
@@ -111,7 +111,7 @@ def run(it: Round, shim: Shim | None = None) -> Outcome:
             kept = {"settings": times.settings, "wrong": wrong, "calls": calls}
             Path(it.keep, f"{it.kind} {it.seed}.json").write_text(json.dumps(kept, default=str))
         counts = storm.counts
-        if place.on_files and it.faults and it.variant is None:
+        if place.on_files and not place.alone and it.faults and it.variant is None:
             act = random.choice(list(ACTS))
             came, what = _lastly(plan, random, act)
             wrong += came
@@ -130,7 +130,7 @@ def _lastly(plan: Plan, random: Random, act: str) -> tuple[list[str], Counter[st
 
 
 def _work(it: Round, storm: Storm, times: Times | None) -> None:
-    for _ in range(it.processes):
+    for _ in range(1 if storm.plan.place.alone else it.processes):
         storm.start(at_once=False)
     storm.go()
     chosen = {name: fault for name, fault in it.chosen.items() if fault.weight and (times or name != "clock")}
@@ -143,36 +143,6 @@ def _work(it: Round, storm: Storm, times: Times | None) -> None:
             chosen[name].happen(storm)
             storm.counts[f"fault {name}"] += 1
     storm.end()
-
-
-def _drained(plan: Plan, clock: SharedClock | None, times: Times) -> Iterator[str]:
-    """Deliver and remove all that is left, and look at every key once more."""
-    history = History(plan.notes / "drain.history", told)
-    before = read(plan.notes.glob("w*.history"))
-    name = "drain".__str__
-    with plan.place.opened(clock) as stores:
-        leases = Leases("drain", stores.transport, history, Random(0), name)
-        receipts = Receipts("drain", stores.localqueue, history, Random(0), name)
-        keys = Keys("drain", stores.localkv, history, Random(0), name, int)
-        ends = time.monotonic() + (0 if clock else 3)
-        while True:
-            while (lease := leases.claim(60, 0)) is not None:
-                leases.ack(lease)
-            while received := receipts.receive(1, 60):
-                receipts.ack(received[0].receipt_handle)
-            if time.monotonic() > ends:
-                break
-            time.sleep(0.1)
-        for key in sorted({call.given["key"] for call in before if call.store == "localkv"}):
-            (keys.scan if key.endswith("/") else keys.get)(key)
-    yield from (f"the drain failed: {call}" for call in read([plan.notes / "drain.history"]) if not call.done)
-    yield from _left(plan.place)
-
-
-def _left(place: Place) -> Iterator[str]:
-    for store, table in (("transport", "messages"), ("transport", "groups"), ("localqueue", "messages")):
-        if number := place.count(store, table):
-            yield f"left: {number} {store} {table}"
 
 
 def _whole(place: Place) -> Iterator[str]:
