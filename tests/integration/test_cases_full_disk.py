@@ -156,12 +156,14 @@ def test_a_hosts_transaction_that_meets_a_full_database_is_told_what_became_of_i
         assert kv.get("before") == (None if told else b"1")
 
 
+OPENED_WITH = pytest.mark.parametrize("engine", ["sqlite", "turso"])
+
 FILLED = """
 import json, os, signal, sys
 from qstore import *
-directory, limit = sys.argv[1], int(sys.argv[2])
-transport, numbers = TransportRepository.open(directory, durability="normal"), iter(range(10**6))
-queue = LocalQueueRepository.open(directory, durability="normal")
+directory, limit, settings = sys.argv[1], int(sys.argv[2]), {"durability": "normal", "engine": sys.argv[3]}
+transport, numbers = TransportRepository.open(directory, **settings), iter(range(10**6))
+queue = LocalQueueRepository.open(directory, **settings)
 large = "x" * 3000
 for _ in range(2):
     transport.publish(f"first{next(numbers)}", Event(kind="first", data={"x": large}))
@@ -203,14 +205,10 @@ def _checked(directory: Path, said: str) -> dict[str, object]:
     return answer
 
 
-def test_a_file_that_may_not_grow_leaves_a_whole_store(tmp_path: Path) -> None:
+@OPENED_WITH
+def test_a_file_that_may_not_grow_is_full_and_leaves_a_whole_store(engine: str, tmp_path: Path) -> None:
     """H40. `ulimit -f`: nothing is half there, and all goes on when the limit is lifted."""
-    _checked(tmp_path, output_of(FILLED, tmp_path, 300_000))
-
-
-def test_a_file_that_may_not_grow_is_full(tmp_path: Path) -> None:
-    """H40."""
-    answer = _checked(tmp_path, output_of(FILLED, tmp_path, 300_000))
+    answer = _checked(tmp_path, output_of(FILLED, tmp_path, 300_000, engine))
     assert answer["error"] == "StoreFull", answer["text"]
     assert str(tmp_path / "transport.sqlite") in str(answer["text"])
 
@@ -222,15 +220,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
+@OPENED_WITH
 @pytest.mark.parametrize("left", [40_000, 200_000, 700_000])
-def test_a_full_disk_is_told_and_leaves_a_whole_store(left: int, small_disk: Path) -> None:
+def test_a_full_disk_is_told_and_leaves_a_whole_store(left: int, engine: str, small_disk: Path) -> None:
     """H40. Another program has filled it up, but for so many bytes, and removes its file later."""
     new_store(small_disk, "transport")
     new_store(small_disk, "localqueue")
     size = os.statvfs(small_disk)
     with (small_disk / "filler").open("wb") as filler:
         filler.write(b"\0" * (size.f_bavail * size.f_frsize - left - 100_000))
-    answer = _checked(small_disk, output_of(FILLED, small_disk, 0))
+    answer = _checked(small_disk, output_of(FILLED, small_disk, 0, engine))
     assert answer["error"] == "StoreFull", answer["text"]
 
 
