@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,9 +26,12 @@ class Disk:
 
     def __init__(self, directory: Path, image: Path | None) -> None:
         self._directory, self._image = directory, image
+        self._filler = directory / "filler"
         self._covered = False
         self.read_only: list[tuple[float, float]] = []
         """From when until when nothing could be written, or not by everybody: by `time.monotonic`."""
+        self.failing: list[tuple[float, float]] = []
+        """The same of when it failed."""
         if image is not None:
             with image.open("wb") as file:
                 file.truncate(1 << 30)
@@ -43,6 +46,17 @@ class Disk:
     def sync(self) -> None:
         """What was written is on the disk then."""
         _run("sync", "--file-system", str(self._directory))
+
+    def fill(self) -> None:
+        """As another program does."""
+        room = os.statvfs(self._directory)
+        with suppress(OSError), self._filler.open("wb") as file:  # others fill it as well
+            os.posix_fallocate(file.fileno(), 0, max(1, room.f_bavail - 2) * room.f_frsize)
+
+    def empty(self) -> None:
+        """Take away what filled it."""
+        self.uncover()
+        self._filler.unlink(missing_ok=True)
 
     def cover(self) -> None:
         """Whoever opens a file from now on finds it on a read-only mount. Who has it open goes on.
@@ -68,7 +82,8 @@ class Disk:
     def fail(self) -> None:
         """As after an error of the disk: from now on nothing is written any more, to no file, whoever has it open.
 
-        What was not written through to the disk is lost. Only `mount_anew` makes it writable.
+        What was not written through to the disk is lost, and so may be what is being written through in this moment:
+        of one fsync in ten that is under way the kernel says that it was done. Only `mount_anew` makes it writable.
         """
         self.read_only.append((time.monotonic(), inf))
         _run("mount", "-o", "remount,abort", str(self._directory))
@@ -82,6 +97,7 @@ class Disk:
             time.sleep(0.02)
         self._mount()
         self._writable()
+        self.failing.append(self.read_only[-1])
 
     def close(self) -> None:
         self.uncover()

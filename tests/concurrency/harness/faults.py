@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,10 +85,9 @@ def _limit(name: str) -> Callable[[Storm], None]:
 
 def _disk(storm: Storm) -> None:
     """Another program fills the disk, and removes its file later."""
-    filler, room = storm.directory / "filler", os.statvfs(storm.directory)
-    with filler.open("wb") as file, suppress(OSError):  # others fill it as well
-        os.posix_fallocate(file.fileno(), 0, max(1, room.f_bavail - 2) * room.f_frsize)
-    storm.later(storm.random.uniform(0.05, 0.4), lambda: filler.unlink(missing_ok=True))
+    if storm.disk is not None:
+        storm.disk.fill()
+        storm.later(storm.random.uniform(0.05, 0.4), storm.disk.empty)
 
 
 def _io(storm: Storm) -> None:

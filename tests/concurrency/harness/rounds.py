@@ -104,11 +104,12 @@ def run(it: Round, shim: Shim | None = None) -> Outcome:
         calls = read(notes.glob("*.history"), storm.ended, 0.1 if place.on_files else 1)
         wrong += _whole(place)
         wrong += _errors(it, calls, [] if disk is None else disk.read_only)
+        calls = [_as_sure_as(disk, call) for call in calls]
         wrong += transport.wrong(calls, times, files=place.on_files)
         wrong += localqueue.wrong(calls, times, files=place.on_files)
         wrong += localkv.wrong(calls, times)
         if wrong and it.keep is not None:
-            kept = {"settings": times.settings, "wrong": wrong, "calls": calls}
+            kept = {"settings": times.settings, "faults": storm.happened, "wrong": wrong, "calls": calls}
             Path(it.keep, f"{it.kind} {it.seed}.json").write_text(json.dumps(kept, default=str))
         counts = storm.counts
         if place.on_files and not place.alone and it.faults and it.variant is None:
@@ -140,9 +141,17 @@ def _work(it: Round, storm: Storm, times: Times | None) -> None:
         storm.look(replace=True)
         if chosen and storm.random.random() < 0.7:
             [name] = storm.random.choices(list(chosen), [fault.weight for fault in chosen.values()])
+            storm.happened.append((time.monotonic(), name))
             chosen[name].happen(storm)
             storm.counts[f"fault {name}"] += 1
     storm.end()
+
+
+def _as_sure_as(disk: Disk | None, call: Call) -> Call:
+    """A call, or one of which nobody knows what came of it, since the disk failed meanwhile."""
+    if disk is None or not any(call.began < until and call.ended > since for since, until in disk.failing):
+        return call
+    return call._replace(outcome="unsure") if call.done else call
 
 
 def _whole(place: Place) -> Iterator[str]:

@@ -36,6 +36,8 @@ class Storm:
         self.ended: dict[str, float] = {}
         """When a process was seen to be dead."""
         self.faults: list[str] = []
+        """What is wrong."""
+        self.happened: list[tuple[float, str]] = []
         self._forking = forking
         self._forks = ""
         self._names = map("w{}".format, count())
