@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--round", type=float, default=20, help="seconds of work in a round")
     parser.add_argument("--steps", type=int, default=0, help="in a round, at least, however long that takes")
     parser.add_argument("--faults", default="all", help=f"all, none, or some of: {','.join(FAULTS)}")
-    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--processes", type=int, default=4, help="with turso one, with as many threads as these have")
     parser.add_argument("--variant", choices=VARIANTS, help="a broken one: this must fail")
     parser.add_argument("--keep", help="a directory for the histories of rounds in which something was wrong")
     given = parser.parse_args()

@@ -18,7 +18,7 @@ from tests.concurrency.harness.shim import Calls, Files, Mode
 from tests.concurrency.harness.storm import Storm
 from tests.concurrency.postgres_storm import end_a_session
 
-__all__ = ["FAULTS", "ON_SHIMS", "Fault"]
+__all__ = ["FAULTS", "ON_SHIMS", "READ_ONLY", "Fault"]
 
 HOUR, ELEVEN_DAYS = 3600.0, 11 * 86_400.0
 FILES = ("transport", "localqueue", "localkv")
@@ -209,7 +209,10 @@ def _restart(storm: Storm) -> None:
 
 
 FULL = ("StoreFull",)
-FAILING = ("OperationalError: disk I/O error", "FormatError", *FULL)
+OF_TURSO = tuple(f"OperationalError: {call}: " for call in ("pread", "pwrite", "pwritev", "sync"))
+FAILING = ("OperationalError: disk I/O error", "FormatError", *OF_TURSO, *FULL)
+READ_ONLY = ("BackendUnsupported", *FAILING)
+"""What is said of a disk that is."""
 LOST = (
     *("OperationalError", "InterfaceError", "DBAPIError", "InternalError"),
     *("ConnectionRefusedError", "FileNotFoundError"),
@@ -225,11 +228,11 @@ FAULTS = {
     "disk": Fault(_disk, server=False, turso=True, excuses=FULL),
     "files": Fault(_limit("files"), excuses=("FormatError", *LOST, "OSError")),
     "memory": Fault(_limit("memory"), excuses=("MemoryError", "RuntimeError: can't start new thread", *FAILING, *LOST)),
-    "io": Fault(_io, server=False, excuses=FAILING, weight=2),
-    "read-only": Fault(_read_only, server=False, excuses=FAILING),
+    "io": Fault(_io, server=False, turso=True, excuses=FAILING, weight=2),
+    "read-only": Fault(_read_only, server=False, turso=True, excuses=READ_ONLY),
     "ro-mount": Fault(_ro_mount, server=False, turso=True),
     "ro-disk": Fault(_ro_disk, server=False, turso=True, weight=0.3),
-    "torn": Fault(_torn, server=False, weight=2),
+    "torn": Fault(_torn, server=False, turso=True, weight=2),
     "pin": Fault(_pin),
     "lock": Fault(_lock, excuses=("StoreBusy",), weight=0.7),
     "fork": Fault(lambda _: None, weight=0),

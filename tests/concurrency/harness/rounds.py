@@ -21,7 +21,7 @@ from tests.concurrency.harness import localkv, localqueue, transport
 from tests.concurrency.harness.clock import ServerTimes, SharedClock, Tally, Times
 from tests.concurrency.harness.disks import Disk, on_a_disk
 from tests.concurrency.harness.draining import drained
-from tests.concurrency.harness.faults import FAULTS, Fault
+from tests.concurrency.harness.faults import FAULTS, READ_ONLY, Fault
 from tests.concurrency.harness.history import Call, read
 from tests.concurrency.harness.lastly import ACTS, lastly
 from tests.concurrency.harness.places import KINDS, Place
@@ -38,9 +38,6 @@ PATIENCE = 4.5
 
 SOON = 1.0
 """Seconds after which everybody can write on a disk that was read-only."""
-
-READ_ONLY = ("BackendUnsupported", "FormatError", "OperationalError: disk I/O error", "StoreFull")
-"""What is said of a disk that is."""
 
 YEARS = 40 * 366 * 86_400.0
 """Ahead of whatever a clock was set to: everything has lapsed."""

@@ -191,8 +191,8 @@ class Storm:
             self.faults += found
         if code == -signal.SIGKILL:
             self.counts["processes killed"] += 1
-        elif code == -signal.SIGABRT and self.plan.place.alone:
-            self.counts["processes that turso has ended"] += 1
+        elif self.plan.place.alone and code in (-signal.SIGABRT, -signal.SIGBUS):  # a panic; an index on a failing disk
+            self.counts[f"processes that turso has ended by {signal.Signals(-code).name}"] += 1
         elif code or raised:
             self.faults.append(f"crashed: {name} with {code}: {raised}")
         child.close()
