@@ -49,9 +49,7 @@ class Variant(NamedTuple):
     """Whether it is on files."""
     found_as: tuple[str, ...]
     faults: tuple[str, ...] = ()
-    """What must happen for that,"""
-    seconds: float = 1
-    """and for how long it may, in a round."""
+    """What must happen for that."""
 
 
 def _without(module: Any, name: str, part: str, instead: str = "") -> None:
@@ -151,7 +149,6 @@ VARIANTS = {
         _revision_in_two_transactions,
         ("left in the middle", "nothing claimed where there was something"),
         ("migrate-point",),
-        seconds=4,
     ),
     "an answer before the sync": Variant(_answer_before_the_sync, ("lost", "no order explains it"), ("ro-disk",)),
 }
