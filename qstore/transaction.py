@@ -234,6 +234,10 @@ class DriverTransaction(Transaction):
         row: Row | None = self._cursor.execute(self._texts[statement], binds).fetchone()
         return row
 
+    def close(self) -> None:
+        """Let go of the last statement."""
+        self._cursor.close()
+
     def _seen(self) -> Seen:
         return self._shared
 

@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -20,11 +21,23 @@ from tempfile import mkdtemp
 from typing import Any
 
 import psycopg
+import pytest
 from sqlalchemy import URL, create_engine, make_url
 
 from qstore import Naming, migrate
 
-__all__ = ["connect", "database", "described", "drop", "empty_database", "logged", "restart", "server", "stop"]
+__all__ = [
+    "connect",
+    "database",
+    "described",
+    "drop",
+    "empty_database",
+    "logged",
+    "restart",
+    "server",
+    "stop",
+    "tablespace",
+]
 
 _numbers = count(1)
 _there: dict[str, None] = {}
@@ -67,9 +80,26 @@ def empty_database() -> URL:
     return _created("")
 
 
-def database() -> URL:
+def database(tablespace: str = "pg_default") -> URL:
     """A new database with all stores mounted under `qstore_`."""
-    return _created(f" TEMPLATE {_template()}")
+    return _created(f" TEMPLATE {_template()} TABLESPACE {tablespace}")
+
+
+@contextmanager
+def tablespace(directory: Path) -> Iterator[str]:
+    """A tablespace in an empty directory. The test is skipped where the server was not started here."""
+    with connect(server()) as connection:
+        if not _running:
+            pytest.skip("the server may not be on this machine")
+        data = connection.execute("SHOW data_directory").fetchone()
+        owner = os.stat(data[0]) if data else os.stat(directory)
+        os.chown(directory, owner.st_uid, owner.st_gid)
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        connection.execute(f"CREATE TABLESPACE {name} LOCATION '{directory}'".encode())
+        try:
+            yield name
+        finally:
+            connection.execute(f"DROP TABLESPACE {name}".encode())
 
 
 def drop(url: URL) -> None:

@@ -83,6 +83,9 @@ def raise_known(error: Exception, engine: Engine, store: Store) -> Never:
             known = missing(connection, store.names)
     if known is None:
         raise error
+    if isinstance(known, BackendUnsupported) and engines.opened_path(engine) and not engines.read_only(engine):
+        # SQLite keeps a connection read-only for good that it opened while the file was. The next call has another one.
+        engine.dispose()
     raise known from error
 
 

@@ -42,6 +42,11 @@ FLOOR = (3, 35, 0)
 TURSO, ASYNC_TURSO = "sqlite+qstore_turso", "sqlite+qstore_aioturso"
 """The drivers' names that SQLAlchemy knows qstore's own dialects by."""
 
+# The last, after ten seconds, of a log that begins as none does, for one who may not write to its index. SQLite takes
+# such a log for empty where it may: a disk that failed leaves one.
+NOT_SO = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PROTOCOL)
+"""What SQLite says of a file that is to be opened in another mode."""
+
 SMALLEST = 512
 """Bytes: no SQLite database has a smaller page."""
 
@@ -148,7 +153,7 @@ def _looked(path: str, see: Callable[[Callable[[str], list[Any]]], T]) -> T:
             try:
                 return patiently(lambda mode=mode: _see(path, mode, see))  # type: ignore[misc]  # mypy has no type for a lambda's default
             except sqlite3.OperationalError as error:
-                if primary(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                if primary(error) not in NOT_SO:
                     raise
         return patiently(lambda: _see(path, modes[-1], see))
 

@@ -66,6 +66,8 @@ class Held:
         with suppress(sqlite3.Error):
             self.undo()
             self.driver.execute(f"PRAGMA busy_timeout = {self.patience * 1000:.0f}")
+        if self.handle is not None:  # an error's traceback may refer to it, and a statement keeps a connection open
+            self.handle.close()
         if self.driver.in_transaction:
             self._proxy.invalidate()
         self._proxy.close()

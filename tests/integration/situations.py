@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, Engine, create_engine, event
 
 from qstore import LocalKvRepository, LocalQueueRepository, TransportRepository, open_engine
@@ -108,6 +110,22 @@ ENGINES: dict[str, Callable[[Path], Engine]] = {
     "recipe": recipe_engine,
     "autocommit": autocommit_engine,
 }
+
+
+@contextmanager
+def mounted_disk(directory: Path, size: str) -> Iterator[Path]:
+    """A disk of so many bytes, as `mount` writes them, on a new directory. Skips the test where there can be none."""
+    directory.mkdir()
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root on Linux can mount a small disk")
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, timeout=30, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], timeout=30, check=True)
 
 
 def run_python(program: str, *arguments: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:

@@ -105,6 +105,65 @@ def test_a_read_only_file_in_a_writable_directory_is_refused_by_name_or_read(ent
     assert str(read_only_file) in said or said == "no error\n"
 
 
+WRITABLE_AGAIN = """
+import asyncio, os, sys
+from sqlalchemy import event
+from qstore import *
+directory, way = sys.argv[1:]
+path, kept = os.path.join(directory, "localkv.sqlite"), []
+LocalKvRepository.open(directory).close()
+if os.geteuid() == 0:
+    os.chown(directory, 65534, -1)
+    os.chown(path, 65534, -1)
+    os.setuid(65534)
+os.chmod(path, 0o444)
+def open_files():
+    if not os.path.isdir("/proc/self/fd"):
+        return []
+    links = (os.path.join("/proc/self/fd", each) for each in os.listdir("/proc/self/fd"))
+    return [found for found in map(os.readlink, filter(os.path.exists, links)) if found.startswith(directory)]
+def writable():
+    for each in os.listdir(directory):  # what SQLite has made beside the file has its mode
+        os.chmod(os.path.join(directory, each), 0o644)
+async def awaited():
+    engine = open_async_engine(path)
+    if "watched" in way:
+        event.listen(engine.sync_engine, "before_cursor_execute", lambda *_: None)
+    async with AsyncLocalKvRepository(engine) as kv:
+        try:
+            await kv.put("a", b"1")
+        except BackendUnsupported as error:
+            kept.append(error)
+            print("refused", "read-only" in str(error), open_files(), end=" ")
+        writable()
+        print(await kv.put("a", b"2"), await kv.get("a"))
+    await engine.dispose()
+def called():
+    engine = open_engine(path)
+    if "watched" in way:
+        event.listen(engine, "before_cursor_execute", lambda *_: None)
+    kv = LocalKvRepository(engine)
+    try:
+        kv.put("a", b"1")
+    except BackendUnsupported as error:
+        kept.append(error)
+        print("refused", "read-only" in str(error), open_files(), end=" ")
+    writable()
+    print(kv.put("a", b"2"), kv.get("a"))
+    engine.dispose()
+asyncio.run(awaited()) if way.startswith("async") else called()
+"""
+
+
+@pytest.mark.parametrize("way", ["opened", "watched", "async", "async, watched"])
+def test_a_store_that_was_opened_while_its_file_was_read_only_writes_as_soon_as_that_is_writable(
+    way: str, read_only_file: Path
+) -> None:
+    """H06. SQLite itself keeps a connection read-only for good that it opened so."""
+    read_only_file.parent.chmod(0o777)
+    assert output_of(WRITABLE_AGAIN, read_only_file.parent, way) == "refused True [] True b'2'\n"
+
+
 def test_the_trap_is_real_a_copy_of_the_main_file_alone_has_lost_what_is_in_the_log(tmp_path: Path) -> None:
     """H07."""
     with LocalKvRepository.open(tmp_path) as kv:

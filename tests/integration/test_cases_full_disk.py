@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +12,15 @@ import pytest
 from sqlalchemy import Engine
 
 from qstore import Event, LocalKvRepository, LocalQueueRepository, StoreFull, TransportRepository
-from tests.integration.situations import ENGINES, disposed, new_store, on_each_connection, output_of, plain
+from tests.integration.situations import (
+    ENGINES,
+    disposed,
+    mounted_disk,
+    new_store,
+    on_each_connection,
+    output_of,
+    plain,
+)
 
 MORE_PAGES = 24
 LARGE = "x" * 3000
@@ -150,12 +156,14 @@ def test_a_hosts_transaction_that_meets_a_full_database_is_told_what_became_of_i
         assert kv.get("before") == (None if told else b"1")
 
 
+OPENED_WITH = pytest.mark.parametrize("engine", ["sqlite", "turso"])
+
 FILLED = """
 import json, os, signal, sys
 from qstore import *
-directory, limit = sys.argv[1], int(sys.argv[2])
-transport, numbers = TransportRepository.open(directory, durability="normal"), iter(range(10**6))
-queue = LocalQueueRepository.open(directory, durability="normal")
+directory, limit, settings = sys.argv[1], int(sys.argv[2]), {"durability": "normal", "engine": sys.argv[3]}
+transport, numbers = TransportRepository.open(directory, **settings), iter(range(10**6))
+queue = LocalQueueRepository.open(directory, **settings)
 large = "x" * 3000
 for _ in range(2):
     transport.publish(f"first{next(numbers)}", Event(kind="first", data={"x": large}))
@@ -197,14 +205,10 @@ def _checked(directory: Path, said: str) -> dict[str, object]:
     return answer
 
 
-def test_a_file_that_may_not_grow_leaves_a_whole_store(tmp_path: Path) -> None:
+@OPENED_WITH
+def test_a_file_that_may_not_grow_is_full_and_leaves_a_whole_store(engine: str, tmp_path: Path) -> None:
     """H40. `ulimit -f`: nothing is half there, and all goes on when the limit is lifted."""
-    _checked(tmp_path, output_of(FILLED, tmp_path, 300_000))
-
-
-def test_a_file_that_may_not_grow_is_full(tmp_path: Path) -> None:
-    """H40."""
-    answer = _checked(tmp_path, output_of(FILLED, tmp_path, 300_000))
+    answer = _checked(tmp_path, output_of(FILLED, tmp_path, 300_000, engine))
     assert answer["error"] == "StoreFull", answer["text"]
     assert str(tmp_path / "transport.sqlite") in str(answer["text"])
 
@@ -212,34 +216,20 @@ def test_a_file_that_may_not_grow_is_full(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of two megabytes."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("only root on Linux can mount a small disk")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], timeout=30, check=True)
+    with mounted_disk(tmp_path / "disk", "2m") as disk:
+        yield disk
 
 
+@OPENED_WITH
 @pytest.mark.parametrize("left", [40_000, 200_000, 700_000])
-def test_a_full_disk_is_told_and_leaves_a_whole_store(left: int, small_disk: Path) -> None:
+def test_a_full_disk_is_told_and_leaves_a_whole_store(left: int, engine: str, small_disk: Path) -> None:
     """H40. Another program has filled it up, but for so many bytes, and removes its file later."""
     new_store(small_disk, "transport")
     new_store(small_disk, "localqueue")
     size = os.statvfs(small_disk)
     with (small_disk / "filler").open("wb") as filler:
         filler.write(b"\0" * (size.f_bavail * size.f_frsize - left - 100_000))
-    answer = _checked(small_disk, output_of(FILLED, small_disk, 0))
+    answer = _checked(small_disk, output_of(FILLED, small_disk, 0, engine))
     assert answer["error"] == "StoreFull", answer["text"]
 
 

@@ -214,3 +214,19 @@ def test_a_checkpoint_never_claims_that_a_log_is_gone_which_a_read_only_engine_l
             assert str(path) in str(error)  # noqa: PT017  refusing is one of two right answers
         else:
             assert done.busy or path.with_name(path.name + "-wal").stat().st_size == 0
+
+
+def test_a_log_whose_beginning_was_torn_keeps_nobody_from_opening_a_store(tmp_path: Path) -> None:
+    """A disk that fails leaves one, with its index beside it. SQLite takes such a log for empty.
+
+    It takes ten seconds: so long it tries, where it may not write to the index.
+    """
+    log, index = (tmp_path / f"localkv.sqlite-{kind}" for kind in ("wal", "shm"))
+    with LocalKvRepository.open(tmp_path) as kv:
+        kv.put("a", b"1")
+        torn, beside = bytes(16) + log.read_bytes()[16:], index.read_bytes()
+    log.write_bytes(torn)
+    index.write_bytes(beside)
+    with LocalKvRepository.open(tmp_path) as kv:
+        assert kv.get("a") == b"1"
+        assert kv.put("b", b"2")

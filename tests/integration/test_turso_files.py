@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,22 @@ def _used_by_hand(store: str, plain: sqlite3.Connection, word: str) -> list[int]
     if added.lastrowid % 3 == 0:  # the highest goes, and its id is never given again
         plain.execute(f"DELETE FROM messages WHERE {'seq' if store == 'transport' else 'id'} = ?", (added.lastrowid,))
     return [added.lastrowid]
+
+
+def test_a_file_is_let_go_of_where_turso_fails_to_close_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It syncs the file then, and raises what a disk says that has become read-only. What was committed is there."""
+    turso = import_module("turso.lib")
+    close = turso.Connection.close
+
+    def fails(connection: Any) -> None:
+        close(connection)
+        raise turso.OperationalError("sync: ReadOnlyFilesystem")
+
+    with LocalKvRepository.open(tmp_path, engine="turso") as kv:
+        kv.put("a", b"1")
+        monkeypatch.setattr(turso.Connection, "close", fails)
+    assert caplog.messages == []
+    with LocalKvRepository.open(tmp_path) as kv:
+        assert kv.get("a") == b"1"

@@ -30,6 +30,11 @@ _TEXTS = {
     "No space left": "DatabaseFull",
     "storage full": "DatabaseFull",
     "File too large": "DatabaseFull",
+    # As Rust names what the system says.
+    "StorageFull": "DatabaseFull",
+    "QuotaExceeded": "DatabaseFull",
+    "FileTooLarge": "DatabaseFull",
+    "ReadOnlyFilesystem": "Readonly",
     "database is locked": "Busy",
     "not a database": "NotAdb",
     "constraint failed": "Constraint",

@@ -14,6 +14,7 @@ import re
 import sqlite3
 import sys
 import time
+from contextlib import suppress
 from itertools import count
 from threading import Condition, RLock
 from types import ModuleType
@@ -130,7 +131,8 @@ class OpenedFile:
                 self._statements.close()
                 del self._statements
             if hasattr(self, "_connection"):
-                self._connection.close()
+                with suppress(Exception):  # the log, which it writes back now, has all that was committed
+                    self._connection.close()
                 self._native = None
                 del self._connection
         finally:

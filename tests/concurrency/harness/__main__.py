@@ -12,9 +12,10 @@ from tempfile import TemporaryDirectory
 
 from tests import postgres
 from tests.concurrency.harness.broken import VARIANTS
-from tests.concurrency.harness.faults import FAULTS
+from tests.concurrency.harness.disks import not_possible
+from tests.concurrency.harness.faults import FAULTS, ON_SHIMS
 from tests.concurrency.harness.places import KINDS
-from tests.concurrency.harness.rounds import Round, can_mount, run
+from tests.concurrency.harness.rounds import Round, run
 from tests.concurrency.harness.shim import preloaded
 
 
@@ -27,21 +28,22 @@ def main() -> int:
     parser.add_argument("--round", type=float, default=20, help="seconds of work in a round")
     parser.add_argument("--steps", type=int, default=0, help="in a round, at least, however long that takes")
     parser.add_argument("--faults", default="all", help=f"all, none, or some of: {','.join(FAULTS)}")
-    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--processes", type=int, default=4, help="with turso one, with as many threads as these have")
     parser.add_argument("--variant", choices=VARIANTS, help="a broken one: this must fail")
     parser.add_argument("--keep", help="a directory for the histories of rounds in which something was wrong")
     given = parser.parse_args()
     faults = list(FAULTS) if given.faults == "all" else [] if given.faults == "none" else given.faults.split(",")
-    if not can_mount() and "disk" in faults:
-        faults.remove("disk")
-        print("no small disk can be mounted here: `disk` is left out")
     counts, wrong, ends = Counter[str](), Counter[str](), time.monotonic() + given.seconds
     number = 0
     with TemporaryDirectory(prefix="qstore-shim-") as directory:
         with preloaded(Path(directory)) as shim:
             forkserver.ensure_running()
+        missing = not_possible(faults)
         if shim is None:
-            print("no C compiler, or not Linux: `io`, `read-only` and `torn` do nothing")
+            missing |= dict.fromkeys(ON_SHIMS, "no C compiler, or not Linux")
+        for fault in [fault for fault in faults if fault in missing]:
+            faults.remove(fault)
+            print(f"not possible here: {fault}: {missing[fault]}")
         try:
             while time.monotonic() < ends:
                 seed = f"{given.seed}.{number}" if number else given.seed

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from qstore import wholeness
 from qstore.binding.engine import ServerBinding
 from qstore.binding.opened import OpenedBinding
+from qstore.engines import sqlite
 from qstore.localkv import postgresql as localkv_on_a_server
 from qstore.localkv import statements as localkv_statements
 from qstore.localqueue import postgresql as localqueue_on_a_server
@@ -46,6 +48,8 @@ class Variant(NamedTuple):
     apply: Callable[[bool], None]
     """Whether it is on files."""
     found_as: tuple[str, ...]
+    faults: tuple[str, ...] = ()
+    """What must happen for that."""
 
 
 def _without(module: Any, name: str, part: str, instead: str = "") -> None:
@@ -120,10 +124,31 @@ def _receipt_by_id_only(_: bool) -> None:
     setattr(localqueue_on_a_server, "ACK", localqueue_statements.ACK)  # noqa: B010  as above
 
 
+def _revision_in_two_transactions(_: bool) -> None:
+    fill = wholeness._fill
+
+    def late(connection: Any, *args: Any) -> None:
+        connection.exec_driver_sql("COMMIT")
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        fill(connection, *args)
+
+    setattr(wholeness, "_fill", late)  # noqa: B010  as above
+
+
+def _answer_before_the_sync(_: bool) -> None:
+    sqlite._SYNCHRONOUS["full"] = "OFF"
+
+
 VARIANTS = {
     "an ack without a fence": Variant(_unfenced_ack, ("a stale lease was taken",)),
     "a claim without the lock": Variant(_claim_without_the_lock, ("two in flight",)),
     "a publish in two transactions": Variant(_publish_in_two_transactions, ("out of nothing", "left")),
     "a lazy delete without its guard": Variant(_lazy_delete_without_its_guard, ("no order explains it",)),
     "a receipt compared by its id only": Variant(_receipt_by_id_only, ("a stale receipt was taken",)),
+    "a revision in two transactions": Variant(
+        _revision_in_two_transactions,
+        ("left in the middle", "nothing claimed where there was something"),
+        ("migrate-point",),
+    ),
+    "an answer before the sync": Variant(_answer_before_the_sync, ("lost", "no order explains it"), ("ro-disk",)),
 }

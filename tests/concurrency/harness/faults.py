@@ -5,21 +5,32 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Callable
-from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from tests import postgres
 from tests.concurrency.harness import foreign
-from tests.concurrency.harness.points import POINTS
+from tests.concurrency.harness.places import Place
+from tests.concurrency.harness.points import POINTS, REVISING
 from tests.concurrency.harness.shim import Calls, Files, Mode
 from tests.concurrency.harness.storm import Storm
 from tests.concurrency.postgres_storm import end_a_session
 
-__all__ = ["FAULTS", "Fault"]
+__all__ = ["FAULTS", "ON_SHIMS", "READ_ONLY", "Fault"]
 
 HOUR, ELEVEN_DAYS = 3600.0, 11 * 86_400.0
 FILES = ("transport", "localqueue", "localkv")
+
+CHECKPOINTING = {
+    "before the sync of the log": (Mode.DIE, Calls.SYNCS, Files.LOG),
+    "before a write to the database": (Mode.DIE, Calls.WRITES, Files.MAIN),
+    "half-way through a write to the database": (Mode.DIE_HALF_WAY, Calls.WRITES, Files.MAIN),
+    "before the sync of the database": (Mode.DIE, Calls.SYNCS, Files.MAIN),
+    "before the log is cut": (Mode.DIE, Calls.WRITES, Files.LOG),
+}
+"""Where one who writes the log back is killed."""
 
 
 class Fault(NamedTuple):
@@ -28,8 +39,15 @@ class Fault(NamedTuple):
     happen: Callable[[Storm], None]
     files: bool = True
     server: bool = True
+    turso: bool = False
     excuses: tuple[str, ...] = ()
     weight: float = 1
+
+    def may_be(self, place: type[Place]) -> bool:
+        """Whether there is such a thing where stores are of this kind."""
+        if place.alone:
+            return self.turso
+        return self.files if place.on_files else self.server
 
 
 def _kill(storm: Storm) -> None:
@@ -67,10 +85,9 @@ def _limit(name: str) -> Callable[[Storm], None]:
 
 def _disk(storm: Storm) -> None:
     """Another program fills the disk, and removes its file later."""
-    filler, room = storm.directory / "filler", os.statvfs(storm.directory)
-    with filler.open("wb") as file, suppress(OSError):  # others fill it as well
-        os.posix_fallocate(file.fileno(), 0, max(1, room.f_bavail - 2) * room.f_frsize)
-    storm.later(storm.random.uniform(0.05, 0.4), lambda: filler.unlink(missing_ok=True))
+    if storm.disk is not None:
+        storm.disk.fill()
+        storm.later(storm.random.uniform(0.05, 0.4), storm.disk.empty)
 
 
 def _io(storm: Storm) -> None:
@@ -90,6 +107,27 @@ def _read_only(storm: Storm) -> None:
         every = Files.MAIN | Files.LOG | Files.INDEX
         storm.shim.fail(storm.one().process.pid or 0, Mode.FAIL_ON, Calls.WRITES, every, number=errno.EROFS)
         storm.later(storm.random.uniform(0.05, 0.3), storm.shim.relent)
+
+
+def _ro_mount(storm: Storm) -> None:
+    """For those who open their files from now on."""
+    if storm.disk is not None:
+        storm.disk.cover()
+        storm.later(storm.random.uniform(0.1, 0.5), storm.disk.uncover)
+        storm.kill(storm.one())
+
+
+def _ro_disk(storm: Storm) -> None:
+    """The file system becomes read-only, as it does after an error of its disk, and what was not synced is lost.
+
+    After a while it is mounted anew, and processes start again.
+    """
+    if storm.disk is not None:
+        storm.undo()
+        time.sleep(storm.random.uniform(0.2, 0.6))  # there is to be something that could be lost
+        storm.disk.fail()
+        time.sleep(storm.random.uniform(0.05, 0.5))
+        storm.begin_anew(storm.disk.mount_anew)
 
 
 def _torn(storm: Storm) -> None:
@@ -125,6 +163,43 @@ def _migrate(storm: Storm) -> None:
         storm.later(storm.random.uniform(0.01, 1), lambda: storm.kill(child))
 
 
+def _migrate_point(storm: Storm) -> None:
+    """A revision is left between two of its statements, or right after it was committed."""
+    if storm.crowded:
+        return
+    path, random = storm.directory / f"{storm.random.choice(FILES[:2])}.sqlite", storm.random
+    point = random.choice(REVISING), random.randrange(1, 4)
+    after = _looking_after(storm, path, f"killed in a revision: {point[0]}")
+    storm.beside(foreign.migrate_to_and_fro, path, 5, point, storm.plan.variant, after=after)
+
+
+def _checkpoint(storm: Storm) -> None:
+    """The log is written back into the database, and whoever does so is killed at one of its calls."""
+    if storm.shim is None or storm.crowded:
+        return
+    path, random, shim = storm.directory / f"{storm.random.choice(FILES)}.sqlite", storm.random, storm.shim
+    call, times = random.choice(list(CHECKPOINTING)), random.choice((1, 1, 2, 20))
+    how = random.choice(("PASSIVE", "FULL", "RESTART", "TRUNCATE", "TRUNCATE"))
+    after = _looking_after(storm, path, f"killed in a checkpoint: {call}")
+    storm.beside(
+        foreign.write_back,
+        path,
+        how,
+        first=lambda pid: shim.fail(pid, *CHECKPOINTING[call], after=times if "write" in call else 1),
+        after=after,
+    )
+
+
+def _looking_after(storm: Storm, path: Path, what: str) -> Callable[[], object]:
+    """Count it, and have another program look at what was left."""
+
+    def after() -> None:
+        storm.counts[what] += 1
+        storm.beside(foreign.look_after, path)
+
+    return after
+
+
 def _session(storm: Storm) -> None:
     end_a_session(storm.url, storm.random)
 
@@ -134,30 +209,40 @@ def _restart(storm: Storm) -> None:
 
 
 FULL = ("StoreFull",)
-FAILING = ("OperationalError: disk I/O error", "FormatError", *FULL)
+OF_TURSO = tuple(f"OperationalError: {call}: " for call in ("pread", "pwrite", "pwritev", "sync"))
+FAILING = ("OperationalError: disk I/O error", "FormatError", *OF_TURSO, *FULL)
+READ_ONLY = ("BackendUnsupported", *FAILING)
+"""What is said of a disk that is."""
 LOST = (
     *("OperationalError", "InterfaceError", "DBAPIError", "InternalError"),
     *("ConnectionRefusedError", "FileNotFoundError"),
 )
 
 FAULTS = {
-    "kill": Fault(_kill, weight=3),
-    "point": Fault(_kill_at_a_point, weight=3),
-    "stop": Fault(_stop),
-    "clock": Fault(_clock, weight=2),
-    "pages": Fault(_limit("pages"), server=False, excuses=FULL),
-    "size": Fault(_limit("size"), server=False, excuses=FULL),
-    "disk": Fault(_disk, server=False, excuses=FULL),
+    "kill": Fault(_kill, turso=True, weight=3),
+    "point": Fault(_kill_at_a_point, turso=True, weight=3),
+    "stop": Fault(_stop, turso=True),
+    "clock": Fault(_clock, turso=True, weight=2),
+    "pages": Fault(_limit("pages"), server=False, turso=True, excuses=FULL),
+    "size": Fault(_limit("size"), server=False, turso=True, excuses=FULL),
+    "disk": Fault(_disk, server=False, turso=True, excuses=FULL),
     "files": Fault(_limit("files"), excuses=("FormatError", *LOST, "OSError")),
     "memory": Fault(_limit("memory"), excuses=("MemoryError", "RuntimeError: can't start new thread", *FAILING, *LOST)),
-    "io": Fault(_io, server=False, excuses=FAILING, weight=2),
-    "read-only": Fault(_read_only, server=False, excuses=FAILING),
-    "torn": Fault(_torn, server=False, weight=2),
+    "io": Fault(_io, server=False, turso=True, excuses=FAILING, weight=2),
+    "read-only": Fault(_read_only, server=False, turso=True, excuses=READ_ONLY),
+    "ro-mount": Fault(_ro_mount, server=False, turso=True),
+    "ro-disk": Fault(_ro_disk, server=False, turso=True, weight=0.3),
+    "torn": Fault(_torn, server=False, turso=True, weight=2),
     "pin": Fault(_pin),
     "lock": Fault(_lock, excuses=("StoreBusy",), weight=0.7),
     "fork": Fault(lambda _: None, weight=0),
     "migrate": Fault(_migrate, server=False),
+    "migrate-point": Fault(_migrate_point, server=False, weight=0.7),
+    "checkpoint": Fault(_checkpoint, server=False),
     "session": Fault(_session, files=False, excuses=LOST, weight=2),
     "restart": Fault(_restart, files=False, excuses=LOST, weight=0.2),
 }
 """`fork` is what one of the processes does all the time."""
+
+ON_SHIMS = ("io", "read-only", "torn", "checkpoint")
+"""The faults that need the shim."""

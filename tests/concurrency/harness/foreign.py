@@ -1,23 +1,35 @@
-"""Other programs beside a round's processes: who reads for long, who keeps the write lock, who migrates under way."""
+"""Other programs beside a round's processes: who reads for long, who keeps the write lock, who migrates under way.
+
+And who comes after one of them that was killed, and looks at what it has left.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psycopg
-from sqlalchemy import make_url, text
+from sqlalchemy import Engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from qstore import NATIVE, StoreBusy, StoreFull, migrate, open_engine, write_session
+from qstore import NATIVE, FormatError, StoreBusy, StoreFull, migrate, open_engine, write_session
 from qstore.formats import ADDITIONS, FORMATS
 from tests import postgres
 from tests.backends import MOUNTED
+from tests.concurrency.harness import broken
+from tests.concurrency.harness.points import dying_at
 from tests.concurrency.processes import Ready
 
-__all__ = ["lock_on_a_server", "lock_write", "migrate_to_and_fro", "pin", "pin_on_a_server"]
+__all__ = ["lock_on_a_server", "lock_write", "look_after", "migrate_to_and_fro", "pin", "pin_on_a_server", "write_back"]
+
+NOT_NOW = (StoreBusy, StoreFull, FormatError, OperationalError)
+"""Errors of a file that is locked, on a disk that is full, or on one that is read-only: whoever is told so goes."""
+
+Point = tuple[str, int]
 
 
 def pin(ready: Ready, path: Path, seconds: float) -> None:
@@ -40,21 +52,72 @@ def lock_write(ready: Ready, path: Path, seconds: float) -> None:
             connection.execute("ROLLBACK")
 
 
-def migrate_to_and_fro(ready: Ready, path: Path, seconds: float) -> None:
-    """Take what a store's newer revisions have added out of it and put it in again, while others use it."""
-    engine = open_engine(path)
-    ends = time.monotonic() + seconds
+def write_back(ready: Ready, path: Path, how: str) -> None:
+    """Write the log back into the database."""
     ready()
+    with (
+        suppress(sqlite3.OperationalError),  # others are at it
+        closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as connection,
+    ):
+        connection.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
+
+
+def migrate_to_and_fro(
+    ready: Ready, path: Path, seconds: float, point: Point | None = None, variant: str | None = None
+) -> None:
+    """Take what a store's newer revisions have added out of it and put it in again, while others use it.
+
+    With a point, until it comes there, and is killed.
+    """
+    if variant is not None:
+        broken.VARIANTS[variant].apply(True)
+    ready()
+    ends = time.monotonic() + seconds
+    trace = None if point is None else dying_at(*point)
     while time.monotonic() < ends:
-        with suppress(StoreBusy, StoreFull, OperationalError):  # what a session's own commit says of a full disk
-            with write_session(engine) as session:
-                if addition := ADDITIONS.get(path.stem):
-                    for statement in addition.drop(NATIVE.of(path.stem)):
-                        session.execute(text(statement))
-                session.execute(text(f"UPDATE qstore_alembic_version SET version_num = '{FORMATS[path.stem].marker}'"))
-                session.commit()
-            migrate.upgrade(engine)
-    engine.dispose()
+        with suppress(*NOT_NOW), _engine(path) as engine:
+            if trace is not None:
+                event.listen(engine, "connect", partial(_trace, trace))
+            _to_and_fro(engine, path.stem, ends)
+
+
+def _trace(callback: Callable[[str], None], driver: sqlite3.Connection, _: object) -> None:
+    driver.set_trace_callback(callback)
+
+
+def _to_and_fro(engine: Engine, store: str, ends: float) -> None:
+    while time.monotonic() < ends:
+        with write_session(engine) as session:
+            if addition := ADDITIONS.get(store):
+                for statement in addition.drop(NATIVE.of(store)):
+                    session.execute(text(statement))
+            session.execute(text(f"UPDATE qstore_alembic_version SET version_num = '{FORMATS[store].marker}'"))
+            session.commit()
+        migrate.upgrade(engine)
+
+
+def look_after(ready: Ready, path: Path) -> list[str] | None:
+    """Open a store that somebody was killed in, and bring it up to its newest revision. What is wrong before and after.
+
+    None where the store cannot be had now.
+    """
+    ready()
+    with suppress(*NOT_NOW), _engine(path) as engine:
+        with engine.connect() as connection:
+            [whole] = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalars()
+        wrong = [*([] if whole == "ok" else [whole]), *migrate.check(engine)]
+        migrate.upgrade(engine)
+        return [f"left in the middle: {path.name}, {what}" for what in (*wrong, *migrate.check(engine))]
+    return None
+
+
+@contextmanager
+def _engine(path: Path) -> Iterator[Engine]:
+    engine = open_engine(path)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def pin_on_a_server(ready: Ready, url: str, seconds: float) -> None:

@@ -53,7 +53,7 @@ def lastly(plan: Plan, times: Times, random: Random, act: str) -> tuple[list[str
     """Let a store's file come to an end while processes use it. What must not be, and what was done."""
     store = random.choice(STORES)
     plan = plan._replace(ends=time.monotonic() + 6, steps=0)
-    storm = Storm(plan, times, random, None, forking=False)
+    storm = Storm(plan, times, random, None, None, forking=False)
     try:
         for _ in range(PROCESSES):
             storm.start(at_once=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import URL, make_url
@@ -40,6 +41,8 @@ class Place(ABC):
     """A round's stores. It goes to all processes."""
 
     on_files = True
+    alone = False
+    """Whether one process at a time has the stores."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -73,6 +76,9 @@ class Place(ABC):
 class Files(Place):
     """Native files, opened by their paths."""
 
+    more: Mapping[str, Any] = MappingProxyType({})
+    """What is said besides."""
+
     def _targets(self) -> tuple[Any, Any]:
         return self.directory / "transport.sqlite", self.directory
 
@@ -82,9 +88,9 @@ class Files(Place):
         with ExitStack() as stack:
             enter = stack.enter_context
             yield Stores(
-                enter(TransportRepository.open(one, event_type=str, clock=clock)),
-                enter(LocalQueueRepository.open(others, clock=clock)),
-                enter(LocalKvRepository.open(others, clock=clock)),
+                enter(TransportRepository.open(one, event_type=str, clock=clock, **self.more)),
+                enter(LocalQueueRepository.open(others, clock=clock, **self.more)),
+                enter(LocalKvRepository.open(others, clock=clock, **self.more)),
             )
 
 
@@ -104,9 +110,9 @@ class AsyncFiles(Files):
                 return _InLoop(repository, loop)
 
             yield Stores(
-                enter(AsyncTransportRepository.open(one, event_type=str, clock=clock)),
-                enter(AsyncLocalQueueRepository.open(others, clock=clock)),
-                enter(AsyncLocalKvRepository.open(others, clock=clock)),
+                enter(AsyncTransportRepository.open(one, event_type=str, clock=clock, **self.more)),
+                enter(AsyncLocalQueueRepository.open(others, clock=clock, **self.more)),
+                enter(AsyncLocalKvRepository.open(others, clock=clock, **self.more)),
             )
 
     def in_child(self, stores: Stores) -> Stores:
@@ -123,6 +129,20 @@ class _InLoop:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sync, name)
+
+
+class Turso(Files):
+    """Native files opened with turso.
+
+    Of two processes that write, the death of one in its commit may lose what the other one was told.
+    """
+
+    alone = True
+    more = MappingProxyType({"engine": "turso"})
+
+
+class AsyncTurso(AsyncFiles, Turso):
+    """The async twins on them."""
 
 
 class Server(Files):
@@ -155,6 +175,8 @@ class Asyncpg(AsyncServer):
 KINDS: dict[str, type[Place]] = {
     "opened": Files,
     "async": AsyncFiles,
+    "turso": Turso,
+    "async turso": AsyncTurso,
     "psycopg": Server,
     "async psycopg": AsyncServer,
     "asyncpg": Asyncpg,

@@ -1,18 +1,27 @@
-"""Named points of an operation at which a process kills itself, when it is told to."""
+"""Named points of an operation, or of a revision, at which a process kills itself, when it is told to."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from qstore.engines.holding import Held
 from qstore.served import ServedTransaction
 
-__all__ = ["POINTS", "install"]
+__all__ = ["AFTER_A_COMMIT", "POINTS", "REVISING", "dying_at", "install"]
 
 POINTS = ("", "before a statement", "before the commit", "after the commit")
+
+AFTER_A_COMMIT = "after COMMIT"
+
+REVISING = (
+    *("DROP TRIGGER", "DROP INDEX", "DROP TABLE", "UPDATE qstore_alembic_version"),
+    *("CREATE TABLE", "CREATE INDEX", "CREATE TRIGGER", "DELETE FROM", "INSERT INTO", "COMMIT", AFTER_A_COMMIT),
+)
+"""How the statements begin between which a revision is left."""
 
 
 class Orders(Protocol):
@@ -38,13 +47,31 @@ def install(orders: Orders, *, files: bool) -> None:
         _on_a_server(reached)
 
 
+def dying_at(point: str, times: int) -> Callable[[str], None]:
+    """What a connection tells its statements to, before each: it kills this process at the so-manieth of this point."""
+    last = ""
+
+    def trace(statement: str) -> None:
+        nonlocal times, last
+        here = last == "COMMIT" if point == AFTER_A_COMMIT else statement.startswith(point)
+        last = statement
+        times -= here
+        if here and times <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return trace
+
+
 class _Driver:
     """A driver's connection whose commits are points, and which fills up when it is told so."""
 
     def __init__(self, driver: Any, orders: Orders, reached: Callable[[str], None]) -> None:
         self._driver, self._orders, self._reached = driver, orders, reached
         self._full = False
-        driver.set_trace_callback(self._trace)
+        if hasattr(driver, "set_trace_callback"):
+            driver.set_trace_callback(self._trace)
+        else:  # turso's
+            driver._run = partial(self._traced, driver._run)
 
     def execute(self, sql: str, *values: Any) -> Any:
         if sql == "BEGIN IMMEDIATE":
@@ -61,6 +88,10 @@ class _Driver:
             self._full = not self._full
             [pages] = self._driver.execute("PRAGMA page_count").fetchone()
             self._driver.execute(f"PRAGMA max_page_count = {pages if self._full else 4294967294}").fetchall()
+
+    def _traced(self, run: Callable[..., Any], statement: str, *values: Any) -> Any:
+        self._trace(statement)
+        return run(statement, *values)
 
     def _trace(self, statement: str) -> None:
         if statement not in ("BEGIN IMMEDIATE", "COMMIT"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,17 +15,19 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from qstore import migrate, open_engine
+from qstore.formats import newest
 from tests import postgres
 from tests.concurrency.harness import localkv, localqueue, transport
 from tests.concurrency.harness.clock import ServerTimes, SharedClock, Tally, Times
-from tests.concurrency.harness.faults import FAULTS, Fault
-from tests.concurrency.harness.hands import Keys, Leases, Receipts
-from tests.concurrency.harness.history import Call, History, read
+from tests.concurrency.harness.disks import Disk, on_a_disk
+from tests.concurrency.harness.draining import drained
+from tests.concurrency.harness.faults import FAULTS, READ_ONLY, Fault
+from tests.concurrency.harness.history import Call, read
 from tests.concurrency.harness.lastly import ACTS, lastly
 from tests.concurrency.harness.places import KINDS, Place
 from tests.concurrency.harness.shim import Shim
 from tests.concurrency.harness.storm import Storm
-from tests.concurrency.harness.workers import Plan, told
+from tests.concurrency.harness.workers import Plan
 from tests.concurrency.postgres_account import wrong_states
 from tests.made_files import made
 
@@ -35,6 +35,9 @@ __all__ = ["Outcome", "Round", "run"]
 
 PATIENCE = 4.5
 """Seconds. Who waits for a file's write lock waits 5; a call that is refused sooner never waited for it."""
+
+SOON = 1.0
+"""Seconds after which everybody can write on a disk that was read-only."""
 
 YEARS = 40 * 366 * 86_400.0
 """Ahead of whatever a clock was set to: everything has lapsed."""
@@ -58,8 +61,7 @@ class Round(NamedTuple):
     @property
     def chosen(self) -> dict[str, Fault]:
         """The faults that there are where this is."""
-        files = KINDS[self.kind].on_files
-        return {name: FAULTS[name] for name in self.faults if (FAULTS[name].files if files else FAULTS[name].server)}
+        return {name: FAULTS[name] for name in self.faults if FAULTS[name].may_be(KINDS[self.kind])}
 
 
 class Outcome(NamedTuple):
@@ -80,31 +82,34 @@ def run(it: Round, shim: Shim | None = None) -> Outcome:
     random = Random(f"{it.seed} faults")
     with ExitStack() as stack:
         notes = Path(stack.enter_context(TemporaryDirectory(prefix="qstore-notes-", dir=_memory())))
-        place = stack.enter_context(_place(it))
+        place, disk = stack.enter_context(_place(it))
         clocked = place.on_files or ("clock" in it.chosen and random.random() < 0.5)
         clock = SharedClock(notes / "clock")
         times = Times(clock) if clocked else ServerTimes(clock)
         ends = time.monotonic() + it.seconds + 1
-        plan = Plan(place, notes, it.seed, ends, it.hands, clocked, it.steps, it.variant)
-        storm = Storm(plan, times, random, shim, forking="fork" in it.chosen)
+        hands = it.hands * it.processes if place.alone else it.hands
+        plan = Plan(place, notes, it.seed, ends, hands, clocked, it.steps, it.variant)
+        storm = Storm(plan, times, random, shim, disk, forking="fork" in it.chosen)
         stack.callback(storm.close)
         _work(it, storm, times if clocked else None)
-        _make_room(place, it)
+        if disk is not None:
+            disk.make_room()
         wrong = list(storm.faults)
         if clocked:
             times.jump(YEARS)
-        wrong += _drained(plan, clock if clocked else None, times)
+        wrong += drained(plan, clock if clocked else None)
         calls = read(notes.glob("*.history"), storm.ended, 0.1 if place.on_files else 1)
         wrong += _whole(place)
-        wrong += _errors(it, calls)
+        wrong += _errors(it, calls, [] if disk is None else disk.read_only)
+        calls = [_as_sure_as(disk, call) for call in calls]
         wrong += transport.wrong(calls, times, files=place.on_files)
         wrong += localqueue.wrong(calls, times, files=place.on_files)
         wrong += localkv.wrong(calls, times)
         if wrong and it.keep is not None:
-            kept = {"settings": times.settings, "wrong": wrong, "calls": calls}
+            kept = {"settings": times.settings, "faults": storm.happened, "wrong": wrong, "calls": calls}
             Path(it.keep, f"{it.kind} {it.seed}.json").write_text(json.dumps(kept, default=str))
         counts = storm.counts
-        if place.on_files and it.faults:
+        if place.on_files and not place.alone and it.faults and it.variant is None:
             act = random.choice(list(ACTS))
             came, what = _lastly(plan, random, act)
             wrong += came
@@ -123,7 +128,7 @@ def _lastly(plan: Plan, random: Random, act: str) -> tuple[list[str], Counter[st
 
 
 def _work(it: Round, storm: Storm, times: Times | None) -> None:
-    for _ in range(it.processes):
+    for _ in range(1 if storm.plan.place.alone else it.processes):
         storm.start(at_once=False)
     storm.go()
     chosen = {name: fault for name, fault in it.chosen.items() if fault.weight and (times or name != "clock")}
@@ -133,39 +138,17 @@ def _work(it: Round, storm: Storm, times: Times | None) -> None:
         storm.look(replace=True)
         if chosen and storm.random.random() < 0.7:
             [name] = storm.random.choices(list(chosen), [fault.weight for fault in chosen.values()])
+            storm.happened.append((time.monotonic(), name))
             chosen[name].happen(storm)
             storm.counts[f"fault {name}"] += 1
     storm.end()
 
 
-def _drained(plan: Plan, clock: SharedClock | None, times: Times) -> Iterator[str]:
-    """Deliver and remove all that is left, and look at every key once more."""
-    history = History(plan.notes / "drain.history", told)
-    before = read(plan.notes.glob("w*.history"))
-    name = "drain".__str__
-    with plan.place.opened(clock) as stores:
-        leases = Leases("drain", stores.transport, history, Random(0), name)
-        receipts = Receipts("drain", stores.localqueue, history, Random(0), name)
-        keys = Keys("drain", stores.localkv, history, Random(0), name, int)
-        ends = time.monotonic() + (0 if clock else 3)
-        while True:
-            while (lease := leases.claim(60, 0)) is not None:
-                leases.ack(lease)
-            while received := receipts.receive(1, 60):
-                receipts.ack(received[0].receipt_handle)
-            if time.monotonic() > ends:
-                break
-            time.sleep(0.1)
-        for key in sorted({call.given["key"] for call in before if call.store == "localkv"}):
-            (keys.scan if key.endswith("/") else keys.get)(key)
-    yield from (f"the drain failed: {call}" for call in read([plan.notes / "drain.history"]) if not call.done)
-    yield from _left(plan.place)
-
-
-def _left(place: Place) -> Iterator[str]:
-    for store, table in (("transport", "messages"), ("transport", "groups"), ("localqueue", "messages")):
-        if number := place.count(store, table):
-            yield f"left: {number} {store} {table}"
+def _as_sure_as(disk: Disk | None, call: Call) -> Call:
+    """A call, or one of which nobody knows what came of it, since the disk failed meanwhile."""
+    if disk is None or not any(call.began < until and call.ended > since for since, until in disk.failing):
+        return call
+    return call._replace(outcome="unsure") if call.done else call
 
 
 def _whole(place: Place) -> Iterator[str]:
@@ -180,11 +163,15 @@ def _whole(place: Place) -> Iterator[str]:
             yield f"damaged: {path.name}, {found}"
         engine = open_engine(path)
         yield from (f"out of step: {path.name}, {fault}" for fault in migrate.check(engine))
+        migrate.upgrade(engine)
+        yield from (f"out of step: {path.name}, upgraded, {fault}" for fault in migrate.check(engine))
+        if (noted := migrate.current(engine)) != (newest(path.stem),):
+            yield f"out of step: {path.name}, upgraded, is at {noted}"
         engine.dispose()
 
 
-def _errors(it: Round, calls: list[Call]) -> Iterator[str]:
-    """Errors that no fault of the round excuses."""
+def _errors(it: Round, calls: list[Call], read_only: list[tuple[float, float]]) -> Iterator[str]:
+    """Errors that no fault of the round excuses. `read_only`: from when until when those of a read-only disk may be."""
     excuses = tuple(excuse for fault in it.chosen.values() for excuse in fault.excuses)
     for call in calls:
         if call.outcome in ("done", "stale") or call.found == "killed":
@@ -192,49 +179,33 @@ def _errors(it: Round, calls: list[Call]) -> Iterator[str]:
         if call.outcome == "busy" and KINDS[it.kind].on_files:
             if call.ended - call.began < PATIENCE:
                 yield f"busy, and did not wait: {call}"
-        elif not call.found.replace("(sqlite3.OperationalError) ", "").startswith(excuses):
+            continue
+        said = call.found.replace("(sqlite3.OperationalError) ", "")
+        if said.startswith(READ_ONLY) and any(call.began < it[1] + SOON and call.ended > it[0] for it in read_only):
+            continue
+        if not said.startswith(excuses):
             yield f"an error without an excuse: {call}"
 
 
 @contextmanager
-def _place(it: Round) -> Iterator[Place]:
+def _place(it: Round) -> Iterator[tuple[Place, Disk | None]]:
     if not KINDS[it.kind].on_files:
         url = postgres.database()
         try:
-            yield KINDS[it.kind](url.render_as_string(hide_password=False))
+            yield KINDS[it.kind](url.render_as_string(hide_password=False)), None
         finally:
             postgres.drop(url)
         return
-    with TemporaryDirectory(prefix="qstore-", dir=_memory()) as directory, _small(directory, it):
+    with (
+        TemporaryDirectory(prefix="qstore-", dir=_memory()) as directory,
+        on_a_disk(Path(directory), it.chosen) as disk,
+    ):
         for store in ("transport", "localqueue", "localkv"):
             Path(directory, f"{store}.sqlite").write_bytes(made(store).read_bytes())
-        yield KINDS[it.kind](directory)
+        if disk is not None:
+            disk.sync()
+        yield KINDS[it.kind](directory), disk
 
 
 def _memory() -> str | None:
     return os.environ.get("PYTEST_DEBUG_TEMPROOT") or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-
-
-@contextmanager
-def _small(directory: str, it: Round) -> Iterator[None]:
-    """A small disk, if one is to be filled."""
-    if "disk" not in it.chosen:
-        yield
-        return
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", directory]
-    subprocess.run(mount, check=True, timeout=30)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", directory], timeout=30, check=True)
-
-
-def _make_room(place: Place, it: Round) -> None:
-    """A log that grew while somebody read may have filled the disk, and then it needs room to be written back."""
-    if "disk" in it.chosen:
-        subprocess.run(["mount", "-o", "remount,size=2g", str(place.directory)], check=True, timeout=30)
-
-
-def can_mount() -> bool:
-    """Whether small disks can be mounted here."""
-    return sys.platform == "linux" and os.geteuid() == 0

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { READS = 1, WRITES = 2, SYNCS = 4 };
@@ -42,7 +43,9 @@ static int which(int file)
     path[length] = 0;
     if (!strstr(path, ".sqlite"))
         return 0;
-    return strstr(path, "-wal") ? LOG : strstr(path, "-shm") ? INDEX : strstr(path, "-turns") ? 0 : MAIN;
+    if (strstr(path, "-turns") || strstr(path, ".lock"))
+        return 0;
+    return strstr(path, "-wal") ? LOG : strstr(path, "-shm") || strstr(path, "-tshm") ? INDEX : MAIN;
 }
 
 /* What is to happen with a call: 0 nothing, or the mode. */
@@ -67,8 +70,8 @@ static int befalls(int file, int call)
 
 #define REAL(name) static __typeof__(&name) real; if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
-#define WRITER(name, offset_type) \
-    ssize_t name(int file, const void *from, size_t size, offset_type at) \
+#define WRITER(name, type, size_type, offset_type) \
+    ssize_t name(int file, const type *from, size_type size, offset_type at) \
     { \
         REAL(name); \
         int mode = befalls(file, WRITES); \
@@ -77,8 +80,10 @@ static int befalls(int file, int call)
         if (mode) errno = control->number; \
         return mode ? -1 : real(file, from, size, at); \
     }
-WRITER(pwrite, off_t)
-WRITER(pwrite64, off64_t)
+WRITER(pwrite, void, size_t, off_t)
+WRITER(pwrite64, void, size_t, off64_t)
+WRITER(pwritev, struct iovec, int, off_t)
+WRITER(pwritev64, struct iovec, int, off64_t)
 
 #define READER(name, offset_type) \
     ssize_t name(int file, void *to, size_t size, offset_type at) \
