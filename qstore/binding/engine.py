@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from qstore import engines
 from qstore.binding.binding import Binding, Direct, raise_known
-from qstore.engines.locking import write_locked
+from qstore.engines.locking import unwaiting, write_locked
 from qstore.errors import InvalidInput, QstoreError
 from qstore.served import Served, ServedTransaction
 from qstore.transaction import ConnectionTransaction, Store, Transaction
@@ -44,14 +44,15 @@ class EngineBinding(Direct):
     @override
     def tidy(self, operation: Callable[[Transaction, *Ts], R], *args: *Ts) -> None:
         if not engines.read_only(self._engine):
-            with suppress(QstoreError, *engines.ERRORS):
-                self.write(operation, *args)
+            with suppress(QstoreError, *engines.ERRORS), self._transaction(write=True, waits=False) as transaction:
+                transaction.run(operation, *args)
 
     @contextmanager
-    def _transaction(self, *, write: bool) -> Iterator[Transaction]:
+    def _transaction(self, *, write: bool, waits: bool = True) -> Iterator[Transaction]:
         try:
             with (
                 self._engine.connect() as connection,
+                nullcontext() if waits else unwaiting(connection),
                 connection.begin(),
                 write_locked(connection) if write else nullcontext(),
             ):

@@ -21,7 +21,7 @@ from sqlalchemy.util import await_only
 from qstore.engines.results import LOCK_TAKEN, SNAPSHOT_LOST, described
 from qstore.errors import BackendUnsupported, StoreBusy
 
-__all__ = ["WRITE_NOTHING", "begun", "in_transaction", "savepoint", "write_locked"]
+__all__ = ["WRITE_NOTHING", "begun", "in_transaction", "savepoint", "unwaiting", "write_locked"]
 
 # The one statement that takes the write lock without a table to name. It waits for it as any first write does. (With
 # auto_vacuum=INCREMENTAL it also gives one free page back.)
@@ -58,6 +58,22 @@ def write_locked(connection: Connection) -> Iterator[None]:
         if _can_undo(connection):
             connection.exec_driver_sql("ROLLBACK")
         raise
+
+
+@contextmanager
+def unwaiting(connection: Connection) -> Iterator[None]:
+    """Wait for no lock, from before the connection's transaction to after it."""
+    # On the driver's connection: SQLAlchemy would begin the transaction first, and a host's recipe wait for the lock.
+    cursor: Any = connection.connection.cursor()
+    with closing(cursor):
+        cursor.execute("PRAGMA busy_timeout")
+        [timeout] = cursor.fetchone()
+        cursor.execute("PRAGMA busy_timeout = 0")
+        try:
+            yield
+        finally:
+            if not connection.invalidated:
+                cursor.execute(f"PRAGMA busy_timeout = {timeout}")
 
 
 @contextmanager

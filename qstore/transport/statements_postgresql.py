@@ -80,7 +80,8 @@ CLAIM = Statement(f"""
 _ARMS = " ".join(
     f"""UNION ALL (SELECT a.last_claimed_at AS stamp, a.last_claimed_at, a.head, a.group_id
         FROM {{groups}} AS a WHERE a.ready AND a.priority = {priority}
-        AND CAST(:min_priority AS integer) BETWEEN 1 AND {priority} ORDER BY a.last_claimed_at, a.head LIMIT (SELECT 100))"""
+        AND CAST(:min_priority AS integer) BETWEEN 1 AND {priority}
+        ORDER BY a.last_claimed_at, a.head LIMIT (SELECT 100))"""
     for priority in (1, 2, 3, 4)
 )
 

@@ -21,7 +21,6 @@ from qstore import (
     StoreBusy,
     TransportRepository,
     migrate,
-    open_engine,
 )
 from tests import write_lock
 from tests.backends import Backend
@@ -207,10 +206,12 @@ def test_pure_reads_neither_wait_for_the_write_lock_nor_take_it(
         assert all(free)
 
 
-def test_a_read_that_meets_an_expired_key_does_not_wait_for_the_write_lock_to_delete_it(tmp_path: Path) -> None:
+def test_a_read_that_meets_an_expired_key_does_not_wait_for_the_write_lock_to_delete_it(
+    engine_kind: Callable[[Path], Engine], tmp_path: Path
+) -> None:
     """H03. The wait is set to longer than this test may last."""
     path = new_store(tmp_path, "localkv")
-    with disposed(waiting_at_most(open_engine(path), 3_600_000)) as engine:
+    with disposed(waiting_at_most(engine_kind(path), 3_600_000)) as engine:
         kv = LocalKvRepository(engine)
         kv.put_many({"a": b"1", "b": b"1"}, ttl=0)
         with write_lock_held(path):
@@ -218,6 +219,11 @@ def test_a_read_that_meets_an_expired_key_does_not_wait_for_the_write_lock_to_de
             assert not kv.exists("b")
         with plain(path) as look:
             assert look.execute("SELECT count(*) FROM kv").fetchall() == [(2,)]
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == 3_600_000
+        assert kv.get("a") is None
+        with plain(path) as look:
+            assert look.execute("SELECT count(*) FROM kv").fetchall() == [(1,)]
 
 
 @pytest.mark.parametrize("store", STORES)
