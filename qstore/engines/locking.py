@@ -7,6 +7,7 @@ Three kinds of hosts. The driver is in a transaction when SQLAlchemy is (its doc
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ __all__ = ["WRITE_NOTHING", "begun", "in_transaction", "savepoint", "unwaiting",
 # auto_vacuum=INCREMENTAL it also gives one free page back.)
 WRITE_NOTHING = "PRAGMA incremental_vacuum(1)"
 
+BRIEF = 4
+"""Milliseconds that one who takes turns waits in SQLite: which does not wait at all where that would be in vain."""
+
 
 def begun(connection: Connection) -> None:
     """Begin what the host's SQLAlchemy says has begun, so that what is read now is part of the transaction.
@@ -46,7 +50,8 @@ def write_locked(connection: Connection) -> Iterator[None]:
         _take_lock(connection)
         yield
         return
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    if not _taken_in_turn(connection, "BEGIN IMMEDIATE"):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
     if not _autocommits(connection):
         yield
         return
@@ -61,16 +66,19 @@ def write_locked(connection: Connection) -> Iterator[None]:
 
 
 @contextmanager
-def unwaiting(connection: Connection) -> Iterator[None]:
-    """Wait for no lock, from before the connection's transaction to after it."""
+def unwaiting(connection: Connection, milliseconds: int = 0) -> Iterator[tuple[Any, float]]:
+    """Wait for no lock, or hardly, from before the connection's transaction to after it.
+
+    Gives a cursor of the driver's, and how long it would have waited, in seconds.
+    """
     # On the driver's connection: SQLAlchemy would begin the transaction first, and a host's recipe wait for the lock.
     cursor: Any = connection.connection.cursor()
     with closing(cursor):
         cursor.execute("PRAGMA busy_timeout")
         [timeout] = cursor.fetchone()
-        cursor.execute("PRAGMA busy_timeout = 0")
+        cursor.execute(f"PRAGMA busy_timeout = {min(milliseconds, timeout)}")
         try:
-            yield
+            yield cursor, timeout / 1000
         finally:
             if not connection.invalidated:
                 cursor.execute(f"PRAGMA busy_timeout = {timeout}")
@@ -100,7 +108,37 @@ def in_transaction(connection: Connection) -> bool:
         ) from error
 
 
+def _taken_in_turn(connection: Connection, statement: str) -> bool:
+    """Take the lock with a statement, among those who take turns, if qstore opened the connection's engine."""
+    file: Any = connection.engine.get_execution_options().get("qstore_file")
+    if file is None or file.driver != "sqlite":
+        return False
+    with unwaiting(connection, BRIEF) as (cursor, patience):
+
+        def attempt() -> None:
+            began = time.monotonic()
+            try:
+                cursor.execute(statement)
+            except sqlite3.OperationalError as error:
+                code = getattr(error, "sqlite_errorcode", None)
+                if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                    lost = SNAPSHOT_LOST.format(target=described(connection.engine), name="SQLITE_BUSY_SNAPSHOT")
+                    raise StoreBusy(lost) from error
+                if code == sqlite3.SQLITE_BUSY and patience and time.monotonic() - began < BRIEF / 2000:
+                    raise StoreBusy(LOCK_TAKEN.format(target=described(connection.engine))) from error
+                raise
+
+        file.turns.take(attempt, patience, _sleep_in_loop if connection.dialect.is_async else time.sleep)
+    return True
+
+
+def _sleep_in_loop(seconds: float) -> None:
+    await_only(asyncio.sleep(seconds))
+
+
 def _take_lock(connection: Connection) -> None:
+    if _taken_in_turn(connection, WRITE_NOTHING):
+        return
     began = time.monotonic()
     try:
         connection.exec_driver_sql(WRITE_NOTHING)

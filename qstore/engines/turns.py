@@ -16,7 +16,9 @@ import os
 import random
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from qstore.engines.results import busy
@@ -53,6 +55,10 @@ class Turns:
 
     def begin(self, driver: Any, patience: float) -> None:
         """BEGIN IMMEDIATE, on a connection that does not wait for locks itself. Raises what SQLite does, in the end."""
+        self.take(partial(driver.execute, "BEGIN IMMEDIATE"), patience, time.sleep)
+
+    def take(self, attempt: Callable[[], object], patience: float, sleep: Callable[[float], object]) -> None:
+        """Take the lock by an attempt that hardly waits for it, within so many seconds."""
         began = time.monotonic()
         if self._noted is not None:
             yields = began >= self._ends and abs(began - self._noted[_LAST]) < MOMENT
@@ -62,18 +68,25 @@ class Turns:
                 self._look(began)
         if not yields:
             try:
-                driver.execute("BEGIN IMMEDIATE")
+                attempt()
                 return
             except sqlite3.OperationalError as error:
                 if not busy(error) or patience <= 0:
                     raise
-        self._wait(driver, began, patience, PAUSES[0] if yields else self._note(began))
+        self._wait(attempt, began, patience, sleep, PAUSES[0] if yields else self._note(began))
 
-    def _wait(self, driver: Any, began: float, patience: float, pause: float) -> None:
+    def _wait(
+        self,
+        attempt: Callable[[], object],
+        began: float,
+        patience: float,
+        sleep: Callable[[float], object],
+        pause: float,
+    ) -> None:
         while True:
-            time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  no secret
+            sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  no secret
             try:
-                driver.execute("BEGIN IMMEDIATE")
+                attempt()
                 break
             except sqlite3.OperationalError as error:
                 if not busy(error) or time.monotonic() - began >= patience:

@@ -63,7 +63,7 @@ def lines(directory: Path, scale: Scale) -> Iterator[Line]:
                 "SQLAlchemy asyncio": Contender(repeated(lambda: _sqlalchemy(engine)), times=10),
             },
             scale,
-            times=scale.of(100, 20),
+            times=100,
         )
         for closing in (ours.close(), driver.close(), engine.dispose()):
             runner.run(closing)

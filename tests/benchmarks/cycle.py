@@ -44,7 +44,7 @@ def _line(stem: Path, scale: Scale, what: str, standing: int, durability: Durabi
                 "ours": lambda times: cycles(ours, event_of(EVENT), times),
             },
             scale,
-            times=scale.of(200, 50) if durability == "normal" else 10,
+            times=200 if durability == "normal" else 10,
             warm=scale.of(150, 10),
         )
     raw.close()

@@ -92,7 +92,7 @@ def _cycle(directory: Path, durability: Durability, scale: Scale, *, must: bool)
                 [message] = ours.receive()
                 ours.ack(message.receipt_handle)
 
-        times = scale.of(200, 50) if durability == "normal" else 10
+        times = 200 if durability == "normal" else 10
         figures = interleaved({"raw sqlite3": raw.cycle, "ours": cycle}, scale, times=times, warm=scale.of(150, 10))
     raw.close()
     what = f"send+receive+ack, empty, {durability.upper()}"

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
-from qstore import LocalKvRepository, StoreBusy
+from qstore import (
+    AsyncLocalKvRepository,
+    LocalKvRepository,
+    StoreBusy,
+    async_write_session,
+    open_async_engine,
+    open_engine,
+    write_session,
+)
 from qstore.engines.turns import Turns
 from tests.concurrency.cancelling import lock_held
 
@@ -98,6 +109,61 @@ def _wait_in_vain_and_write(path: Path, *, fair: bool) -> None:
         with lock_held(path), pytest.raises(StoreBusy):
             kv.put("a", b"v")
         assert kv.put("a", b"v")
+
+
+@pytest.mark.parametrize("way", ["a session", "an async session", "watched", "autocommit"])
+def test_a_transaction_of_the_hosts_on_an_engine_of_qstores_takes_its_turn(way: str, path: Path) -> None:
+    """While it waits it says so; and when its own turn is over it lets others try first."""
+    others = Turns(str(path), fair=True)
+    with lock_held(path), pytest.raises(StoreBusy):
+        _put_within(path, way, 20)
+    others._look(0.0)
+    assert others._noted is not None
+    assert abs(time.monotonic() - others._noted[0]) < 60  # it said so
+    others._noted[0] = 0.0
+    _put_within(path, way, 60_000)
+    assert others._noted[0] == 0.0  # it had the lock at once, and has not waited
+
+
+def test_a_transaction_of_the_hosts_lets_others_first_who_wait(path: Path, pauses: list[float]) -> None:
+    others = Turns(str(path), fair=True)
+    others._note(0.0)
+    _put_within(path, "a session", 60_000)
+    assert len(pauses) == 1
+
+
+def _put_within(path: Path, way: str, milliseconds: int) -> None:
+    """Put in a transaction of the host's, on an engine that waits for so long."""
+
+    def patient(driver: Any, _: object) -> None:
+        driver.cursor().execute(f"PRAGMA busy_timeout = {milliseconds}")
+
+    async def put() -> None:
+        engine = open_async_engine(path)
+        event.listen(engine.sync_engine, "connect", patient)
+        try:
+            async with async_write_session(engine) as session:
+                await AsyncLocalKvRepository(session).put("a", b"v")
+        finally:
+            await engine.dispose()
+
+    if way == "an async session":
+        asyncio.run(put())
+        return
+    engine = open_engine(path)
+    event.listen(engine, "connect", patient)
+    try:
+        if way == "watched":
+            event.listen(engine, "before_cursor_execute", lambda *_: None)
+            LocalKvRepository(engine).put("a", b"v")
+        elif way == "autocommit":
+            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                LocalKvRepository(connection).put("a", b"v")
+        else:
+            with write_session(engine) as session:
+                LocalKvRepository(session).put("a", b"v")
+    finally:
+        engine.dispose()
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])
