@@ -121,15 +121,24 @@ def _taken_in_turn(connection: Connection, statement: str) -> bool:
                 cursor.execute(statement)
             except sqlite3.OperationalError as error:
                 code = getattr(error, "sqlite_errorcode", None)
-                if code == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                    lost = SNAPSHOT_LOST.format(target=described(connection.engine), name="SQLITE_BUSY_SNAPSHOT")
-                    raise StoreBusy(lost) from error
-                if code == sqlite3.SQLITE_BUSY and patience and time.monotonic() - began < BRIEF / 2000:
-                    raise StoreBusy(LOCK_TAKEN.format(target=described(connection.engine))) from error
+                at_once = patience > 0 and time.monotonic() - began < BRIEF / 2000
+                if code == sqlite3.SQLITE_BUSY_SNAPSHOT or (code == sqlite3.SQLITE_BUSY and at_once):
+                    raise _InVain from error
                 raise
 
-        file.turns.take(attempt, patience, _sleep_in_loop if connection.dialect.is_async else time.sleep)
+        try:
+            file.turns.take(attempt, patience, _sleep_in_loop if connection.dialect.is_async else time.sleep)
+        except (sqlite3.Error, _InVain) as error:
+            failure: Any = error.__cause__ if isinstance(error, _InVain) else error
+            told = DBAPIError.instance(statement, (), failure, sqlite3.Error, dialect=connection.dialect)
+            if isinstance(error, _InVain) and failure.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                raise StoreBusy(LOCK_TAKEN.format(target=described(connection.engine))) from told
+            raise told from failure
     return True
+
+
+class _InVain(Exception):
+    """SQLite has not waited for the lock, since that would be in vain."""
 
 
 def _sleep_in_loop(seconds: float) -> None:
