@@ -81,7 +81,11 @@ def unwaiting(connection: Connection, milliseconds: int = 0) -> Iterator[tuple[A
             yield cursor, timeout / 1000
         finally:
             if not connection.invalidated:
-                cursor.execute(f"PRAGMA busy_timeout = {timeout}")
+                try:
+                    cursor.execute(f"PRAGMA busy_timeout = {timeout}")
+                except BaseException:  # whoever had it next would hardly wait
+                    connection.invalidate()
+                    raise
 
 
 @contextmanager
