@@ -159,7 +159,7 @@ def test_the_trap_is_real_a_program_with_a_raw_connection_of_aiosqlites_hangs(tm
 
 
 CLOSED = """
-import asyncio, sys, gc, threading, qstore
+import asyncio, sys, gc, threading, time, qstore
 async def main():
     async with qstore.AsyncTransportRepository.open(sys.argv[1], event_type=str) as transport:
         await transport.publish("g", "e")
@@ -176,6 +176,9 @@ async def main():
     await engine.dispose()
 asyncio.run(main())
 gc.collect()
+deadline = time.monotonic() + 10
+while threading.active_count() > 1 and time.monotonic() < deadline:
+    time.sleep(0.01)  # the driver's thread says that it has closed, and then ends
 print(threading.active_count())
 """
 

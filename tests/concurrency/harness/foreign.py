@@ -16,7 +16,7 @@ import psycopg
 from sqlalchemy import Engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from qstore import NATIVE, FormatError, StoreBusy, StoreFull, migrate, open_engine, write_session
+from qstore import NATIVE, BackendUnsupported, FormatError, StoreBusy, StoreFull, migrate, open_engine, write_session
 from qstore.formats import ADDITIONS, FORMATS
 from tests import postgres
 from tests.backends import MOUNTED
@@ -26,7 +26,7 @@ from tests.concurrency.processes import Ready
 
 __all__ = ["lock_on_a_server", "lock_write", "look_after", "migrate_to_and_fro", "pin", "pin_on_a_server", "write_back"]
 
-NOT_NOW = (StoreBusy, StoreFull, FormatError, OperationalError)
+NOT_NOW = (StoreBusy, StoreFull, FormatError, BackendUnsupported, OperationalError)
 """Errors of a file that is locked, on a disk that is full, or on one that is read-only: whoever is told so goes."""
 
 Point = tuple[str, int]
