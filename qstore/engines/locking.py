@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from inspect import isawaitable
 from typing import Any
+from weakref import WeakSet
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Transaction
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
 
@@ -115,7 +116,8 @@ def in_transaction(connection: Connection) -> bool:
 def _taken_in_turn(connection: Connection, statement: str) -> bool:
     """Take the lock with a statement, among those who take turns, if qstore opened the connection's engine."""
     file: Any = connection.engine.get_execution_options().get("qstore_file")
-    if file is None or file.driver != "sqlite":
+    transaction = connection.get_transaction()
+    if file is None or file.driver != "sqlite" or transaction in _locked:
         return False
     with unwaiting(connection, BRIEF) as (cursor, patience):
 
@@ -138,7 +140,13 @@ def _taken_in_turn(connection: Connection, statement: str) -> bool:
             if isinstance(error, _InVain) and failure.sqlite_errorcode == sqlite3.SQLITE_BUSY:
                 raise StoreBusy(LOCK_TAKEN.format(target=described(connection.engine))) from told
             raise told from failure
+    if transaction is not None:
+        _locked.add(transaction)
     return True
+
+
+_locked: WeakSet[Transaction] = WeakSet()
+"""Transactions that have had the lock: they let nobody first any more."""
 
 
 class _InVain(Exception):

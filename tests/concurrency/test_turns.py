@@ -21,6 +21,7 @@ from qstore import (
     open_engine,
     write_session,
 )
+from qstore.engines import turns
 from qstore.engines.turns import Turns
 from tests.concurrency.cancelling import lock_held
 
@@ -125,10 +126,25 @@ def test_a_transaction_of_the_hosts_on_an_engine_of_qstores_takes_its_turn(way: 
     assert others._noted[0] == 0.0  # it had the lock at once, and has not waited
 
 
-def test_a_transaction_of_the_hosts_lets_others_first_who_wait(path: Path, pauses: list[float]) -> None:
+def test_a_transaction_of_the_hosts_lets_others_first_who_wait_and_once_it_has_the_lock_nobody(
+    path: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     others = Turns(str(path), fair=True)
     others._note(0.0)
-    _put_within(path, "a session", 60_000)
+    engine = open_engine(path)
+    with write_session(engine):  # which finds the file
+        pass
+    monkeypatch.setattr(turns, "MOMENT", 3600)  # whoever waited does so for as long as this takes
+    others._note(0.0)
+    del pauses[:]
+    with write_session(engine) as session:
+        assert len(pauses) == 1
+        kv = LocalKvRepository(session)
+        kv.put("a", b"v")
+        with session.begin_nested():
+            kv.put("b", b"v")
+        kv.put("c", b"v")
+    engine.dispose()
     assert len(pauses) == 1
 
 
