@@ -135,6 +135,7 @@ def test_a_transaction_of_the_hosts_lets_others_first_who_wait_and_once_it_has_t
     with write_session(engine):  # which finds the file
         pass
     monkeypatch.setattr(turns, "MOMENT", 3600)  # whoever waited does so for as long as this takes
+    monkeypatch.setattr(turns, "TURN", -1)  # and a turn is over at once
     others._note(0.0)
     del pauses[:]
     with write_session(engine) as session:
