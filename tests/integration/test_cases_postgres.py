@@ -150,6 +150,8 @@ def test_the_trap_is_real_a_limit_within_in_takes_more_than_it_says(looping_engi
         " FROM qstore_localqueue_messages ORDER BY enqueued_at, id LIMIT 3 FOR UPDATE SKIP LOCKED) RETURNING id"
     )
     with Session(looping_engine) as session:
+        if session.connection().dialect.server_version_info < (18,):  # type: ignore[operator]  # SQLAlchemy does not say
+            pytest.skip("an older server cannot be made to choose that plan by these settings")
         assert len(session.execute(naive).all()) > 3
 
 
