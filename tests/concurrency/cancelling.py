@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from sqlalchemy import event
+from sqlalchemy import NullPool, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from qstore.engines import companion
@@ -119,6 +119,8 @@ def in_use(engine: AsyncEngine) -> int:
 
 async def intact(engine: AsyncEngine, path: Path, *, out: int = 0) -> None:
     """The pool is whole, but for `out` connections of the test's own, and nobody holds the write lock."""
+    if isinstance(engine.pool, NullPool):  # SQLAlchemy's choice for such a host until 2.0.38: it counts none
+        out = 0
     await soon(lambda: in_use(engine) == out, f"{out} connections in use, and not {in_use(engine)}")
     await soon(lambda: is_free(path), "the write lock is free")
 
