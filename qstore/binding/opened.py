@@ -180,6 +180,7 @@ class OpenedBinding(Binding):
                 self._run_apart(each, execute, held)
                 continue
             try:
+                each.failure = None
                 each.result = each.run(held)
             except KeyboardInterrupt:
                 raise  # nobody's error: it came to this thread

@@ -115,6 +115,43 @@ def test_what_undoes_the_whole_transaction_undoes_no_other_call(kv: Store, resol
     assert repository.put("after", b"v")
 
 
+def test_an_error_of_a_try_that_was_undone_is_nobodys(kv: Store) -> None:
+    """One fails, then the whole is undone; done again by itself, that one succeeds, and is not told of what was."""
+    with closing(sqlite3.connect(kv.path, isolation_level=None)) as other:
+        other.execute(
+            "CREATE TRIGGER refuse AFTER INSERT ON kv WHEN NEW.key = 'ruins'"
+            " BEGIN SELECT RAISE(ROLLBACK, 'refused here'); END"
+        )
+    repository = LocalKvRepository(kv.engine)
+    tries = []
+
+    def flaky(tx: Any) -> int:
+        tries.append(tx)
+        if len(tries) < 3:  # alone, as it seems, and then with a savepoint
+            raise ValueError("not yet")
+        return len(tries)
+
+    binding = repository._binding
+    calls: list[Callable[[], Any]] = [
+        partial(repository.put, "leads", b"v"),
+        partial(repository.put, "second", b"v"),
+        partial(binding.write, flaky),
+        partial(repository.put, "ruins", b"v"),
+    ]
+    with ThreadPoolExecutor(len(calls)) as threads, lock_held(kv.path):
+        futures = []
+        for number, call in enumerate(calls):  # in this order
+            futures.append(threads.submit(call))
+            deadline = time.monotonic() + 4
+            while kv.line._leader is None or len(kv.line.waiting) < number:
+                assert time.monotonic() < deadline, "they do not wait in line"
+                time.sleep(0.001)
+    assert futures[0].result() is True
+    assert futures[1].result() is True
+    assert futures[2].result() == 3
+    assert "refused here" in str(futures[3].exception())
+
+
 def test_a_commit_that_fails_is_repeated_for_each_call_by_itself(kv: Store) -> None:
     """What is only found out at the commit is somebody's fault, and not that of all who share it."""
     with closing(sqlite3.connect(kv.path, isolation_level=None)) as other:
