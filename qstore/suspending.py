@@ -5,16 +5,21 @@ To make a greenlet takes ten times as long as to switch to one that is there.
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
+
+from sqlalchemy import Dialect
+from sqlalchemy.util import await_only
 
 try:
     from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]  # has no types
 except ImportError:  # without the extra `async` nothing here is called
     getcurrent = greenlet = None
 
-__all__ = ["suspend", "suspendable"]
+__all__ = ["sleep", "suspend", "suspendable"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,6 +63,14 @@ def suspend(awaited: Coroutine[Any, Any, R]) -> R:
     """Wait for a coroutine, within a function that was called by `suspendable`."""
     result: R = getcurrent().parent.switch(awaited)
     return result
+
+
+def sleep(dialect: Dialect, seconds: float) -> None:
+    """Sleep where statements are run: on an async driver others in the event loop go on."""
+    if dialect.is_async:
+        await_only(asyncio.sleep(seconds))
+    else:
+        time.sleep(seconds)
 
 
 class _End:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeVar, TypeVarTuple
 
 from sqlalchemy import Engine, SingletonThreadPool, StaticPool
-from sqlalchemy.util import await_only
 from typing_extensions import override
 
 from qstore import engines
@@ -18,6 +15,7 @@ from qstore.binding.binding import Binding, Direct, raise_known
 from qstore.engines.locking import unwaiting, write_locked
 from qstore.errors import InvalidInput, QstoreError
 from qstore.served import Served, ServedTransaction
+from qstore.suspending import sleep
 from qstore.transaction import ConnectionTransaction, Store, Transaction
 
 __all__ = ["EngineBinding", "ServerBinding"]
@@ -83,7 +81,7 @@ class ServerBinding(Binding):
             except engines.ERRORS as error:
                 if pause is None or not engines.conflict(error):
                     raise_known(error, self._engine, self._store)
-            _sleep(self._engine, random.uniform(0, pause))  # noqa: S311  to come apart from who it met
+            sleep(self._engine.dialect, random.uniform(0, pause))  # noqa: S311  to come apart from who it met
         raise AssertionError
 
     write = read
@@ -114,10 +112,3 @@ def _check_pool(engine: Engine) -> None:
             f"expected an engine that gives each transaction a connection of its own to one database, found one {where}"
             f" ({type(engine.pool).__name__}): bind to a Session or a Connection of it, or use a file",
         )
-
-
-def _sleep(engine: Engine, seconds: float) -> None:
-    if engine.dialect.is_async:
-        await_only(asyncio.sleep(seconds))
-    else:
-        time.sleep(seconds)

@@ -7,11 +7,11 @@ Three kinds of hosts. The driver is in a transaction when SQLAlchemy is (its doc
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 from weakref import WeakSet
@@ -22,6 +22,7 @@ from sqlalchemy.util import await_only
 
 from qstore.engines.results import LOCK_TAKEN, SNAPSHOT_LOST, described
 from qstore.errors import BackendUnsupported, StoreBusy
+from qstore.suspending import sleep
 
 __all__ = ["WRITE_NOTHING", "begun", "in_transaction", "savepoint", "unwaiting", "write_locked"]
 
@@ -121,25 +122,24 @@ def _taken_in_turn(connection: Connection, statement: str) -> bool:
         return False
     with unwaiting(connection, BRIEF) as (cursor, patience):
 
+        def told(error: sqlite3.Error) -> BaseException:
+            return DBAPIError.instance(statement, (), error, sqlite3.Error, dialect=connection.dialect)
+
         def attempt() -> None:
             began = time.monotonic()
             try:
                 cursor.execute(statement)
             except sqlite3.OperationalError as error:
-                code = getattr(error, "sqlite_errorcode", None)
-                at_once = patience > 0 and time.monotonic() - began < BRIEF / 2000
-                if code == sqlite3.SQLITE_BUSY_SNAPSHOT or (code == sqlite3.SQLITE_BUSY and at_once):
-                    raise _InVain from error
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                    raise told(error) from error
+                if _in_vain(error, time.monotonic() - began, min(BRIEF / 1000, patience)):
+                    raise _taken(connection) from told(error)
                 raise
 
         try:
-            file.turns.take(attempt, patience, _sleep_in_loop if connection.dialect.is_async else time.sleep)
-        except (sqlite3.Error, _InVain) as error:
-            failure: Any = error.__cause__ if isinstance(error, _InVain) else error
-            told = DBAPIError.instance(statement, (), failure, sqlite3.Error, dialect=connection.dialect)
-            if isinstance(error, _InVain) and failure.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-                raise StoreBusy(LOCK_TAKEN.format(target=described(connection.engine))) from told
-            raise told from failure
+            file.turns.take(attempt, patience, partial(sleep, connection.dialect))
+        except sqlite3.Error as error:
+            raise told(error) from error
     if transaction is not None:
         _locked.add(transaction)
     return True
@@ -147,14 +147,6 @@ def _taken_in_turn(connection: Connection, statement: str) -> bool:
 
 _locked: WeakSet[Transaction] = WeakSet()
 """Transactions that have had the lock: they let nobody first any more."""
-
-
-class _InVain(Exception):
-    """SQLite has not waited for the lock, since that would be in vain."""
-
-
-def _sleep_in_loop(seconds: float) -> None:
-    await_only(asyncio.sleep(seconds))
 
 
 def _take_lock(connection: Connection) -> None:
@@ -165,10 +157,19 @@ def _take_lock(connection: Connection) -> None:
         connection.exec_driver_sql(WRITE_NOTHING)
     except DBAPIError as error:
         waited = time.monotonic() - began
-        timeout = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() / 1000
-        if getattr(error.orig, "sqlite_errorcode", None) != sqlite3.SQLITE_BUSY or waited >= timeout / 2:
+        patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() / 1000
+        if not _in_vain(error.orig, waited, patience):
             raise
-        raise StoreBusy(LOCK_TAKEN.format(target=described(connection.engine))) from error
+        raise _taken(connection) from error
+
+
+def _in_vain(error: BaseException | None, waited: float, patience: float) -> bool:
+    """Whether SQLite has not waited for the lock: the transaction has read before, and could not write after that."""
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY and waited < patience / 2
+
+
+def _taken(connection: Connection) -> StoreBusy:
+    return StoreBusy(LOCK_TAKEN.format(target=described(connection.engine)))
 
 
 def _lift_savepoints(connection: Connection) -> None:
