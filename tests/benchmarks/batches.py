@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -57,13 +57,12 @@ def lines(directory: Path, scale: Scale) -> Iterator[Line]:
             }
             figures = interleaved(contenders, scale, times=3)
             yield faster(f"{name}_many of {BATCH}, FULL", figures, "many", "one a call", at_least(8))
-        raw = RawTransport(directory / "raw_transport.sqlite"), RawQueue(directory / "raw_queue.sqlite")
-        raw_kv = RawKv(directory / "raw_kv.sqlite")
-        for each in (*raw, raw_kv):
-            stack.callback(each.close)
+        raw_transport = stack.enter_context(closing(RawTransport(directory / "raw_transport.sqlite")))
+        raw_queue = stack.enter_context(closing(RawQueue(directory / "raw_queue.sqlite")))
+        raw_kv = stack.enter_context(closing(RawKv(directory / "raw_kv.sqlite")))
         plain: dict[str, Plain] = {
-            "publish": Plain(raw[0].connection, lambda: raw[0].publish("group", EVENT)),
-            "send": Plain(raw[1].connection, lambda: raw[1].send(EVENT)),
+            "publish": Plain(raw_transport.connection, lambda: raw_transport.publish("group", EVENT)),
+            "send": Plain(raw_queue.connection, lambda: raw_queue.send(EVENT)),
             "put": Plain(raw_kv.connection, lambda: raw_kv.put(*next(iter(keys(1).items())))),
         }
         with ThreadPoolExecutor(THREADS) as threads:

@@ -7,10 +7,8 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from qstore import (
     AsyncLocalKvRepository,
@@ -24,6 +22,7 @@ from qstore import (
 from qstore.engines import turns
 from qstore.engines.turns import Turns
 from tests.concurrency.cancelling import lock_held
+from tests.integration.situations import disposed, waiting_at_most, watched_engine
 
 
 @pytest.fixture
@@ -131,56 +130,47 @@ def test_a_transaction_of_the_hosts_lets_others_first_who_wait_and_once_it_has_t
 ) -> None:
     others = Turns(str(path), fair=True)
     others._note(0.0)
-    engine = open_engine(path)
-    with write_session(engine):  # which finds the file
-        pass
-    monkeypatch.setattr(turns, "MOMENT", 3600)  # whoever waited does so for as long as this takes
-    monkeypatch.setattr(turns, "TURN", -1)  # and a turn is over at once
-    others._note(0.0)
-    del pauses[:]
-    with write_session(engine) as session:
-        assert len(pauses) == 1
-        kv = LocalKvRepository(session)
-        kv.put("a", b"v")
-        with session.begin_nested():
-            kv.put("b", b"v")
-        kv.put("c", b"v")
-    engine.dispose()
+    with disposed(open_engine(path)) as engine:
+        with write_session(engine):  # which finds the file
+            pass
+        monkeypatch.setattr(turns, "MOMENT", 3600)  # whoever waited does so for as long as this takes
+        monkeypatch.setattr(turns, "TURN", -1)  # and a turn is over at once
+        others._note(0.0)
+        del pauses[:]
+        with write_session(engine) as session:
+            assert len(pauses) == 1
+            kv = LocalKvRepository(session)
+            kv.put("a", b"v")
+            with session.begin_nested():
+                kv.put("b", b"v")
+            kv.put("c", b"v")
     assert len(pauses) == 1
 
 
 def _put_within(path: Path, way: str, milliseconds: int) -> None:
     """Put in a transaction of the host's, on an engine that waits for so long."""
-
-    def patient(driver: Any, _: object) -> None:
-        driver.cursor().execute(f"PRAGMA busy_timeout = {milliseconds}")
-
-    async def put() -> None:
-        engine = open_async_engine(path)
-        event.listen(engine.sync_engine, "connect", patient)
-        try:
-            async with async_write_session(engine) as session:
-                await AsyncLocalKvRepository(session).put("a", b"v")
-        finally:
-            await engine.dispose()
-
     if way == "an async session":
-        asyncio.run(put())
+        asyncio.run(_put_in_async_session(path, milliseconds))
         return
-    engine = open_engine(path)
-    event.listen(engine, "connect", patient)
-    try:
+    with disposed(waiting_at_most(watched_engine(path) if way == "watched" else open_engine(path), milliseconds)) as it:
         if way == "watched":
-            event.listen(engine, "before_cursor_execute", lambda *_: None)
-            LocalKvRepository(engine).put("a", b"v")
+            LocalKvRepository(it).put("a", b"v")
         elif way == "autocommit":
-            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            with it.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                 LocalKvRepository(connection).put("a", b"v")
         else:
-            with write_session(engine) as session:
+            with write_session(it) as session:
                 LocalKvRepository(session).put("a", b"v")
+
+
+async def _put_in_async_session(path: Path, milliseconds: int) -> None:
+    engine = open_async_engine(path)
+    waiting_at_most(engine.sync_engine, milliseconds)
+    try:
+        async with async_write_session(engine) as session:
+            await AsyncLocalKvRepository(session).put("a", b"v")
     finally:
-        engine.dispose()
+        await engine.dispose()
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])

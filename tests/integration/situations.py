@@ -61,7 +61,7 @@ def on_each_connection(engine: Engine, act: Callable[[sqlite3.Connection], objec
 
 def waiting_at_most(engine: Engine, milliseconds: int) -> Engine:
     """The engine, with another wait for locks than five seconds."""
-    on_each_connection(engine, lambda connection: connection.execute(f"PRAGMA busy_timeout = {milliseconds}"))
+    on_each_connection(engine, lambda connection: connection.cursor().execute(f"PRAGMA busy_timeout = {milliseconds}"))
     return engine
 
 

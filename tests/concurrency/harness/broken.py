@@ -96,7 +96,7 @@ def _publish_in_two_transactions(files: bool) -> None:
         tx.change(transport_statements.PUBLISH_GROUP, group_id=group_id, priority=priority)
         return seq
 
-    setattr(transport, "publish", publish)  # noqa: B010  as above
+    setattr(transport, "publish", publish)  # noqa: B010  in a process that is nothing else
 
 
 def _lazy_delete_without_its_guard(_: bool) -> None:
@@ -121,7 +121,7 @@ def _pause_before(kind: type, name: str, seconds: float) -> None:
 
 def _receipt_by_id_only(_: bool) -> None:
     _without(localqueue_statements, "ACK", "AND receipt_handle = :receipt", "AND length(:receipt) > 0")
-    setattr(localqueue_on_a_server, "ACK", localqueue_statements.ACK)  # noqa: B010  as above
+    setattr(localqueue_on_a_server, "ACK", localqueue_statements.ACK)  # noqa: B010  in a process that is nothing else
 
 
 def _revision_in_two_transactions(_: bool) -> None:
@@ -132,7 +132,7 @@ def _revision_in_two_transactions(_: bool) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         fill(connection, *args)
 
-    setattr(wholeness, "_fill", late)  # noqa: B010  as above
+    setattr(wholeness, "_fill", late)  # noqa: B010  in a process that is nothing else
 
 
 def _answer_before_the_sync(_: bool) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,13 +16,14 @@ import psycopg
 from sqlalchemy import Engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from qstore import NATIVE, BackendUnsupported, FormatError, StoreBusy, StoreFull, migrate, open_engine, write_session
+from qstore import NATIVE, BackendUnsupported, FormatError, StoreBusy, StoreFull, migrate, write_session
 from qstore.formats import ADDITIONS, FORMATS
 from tests import postgres
 from tests.backends import MOUNTED
 from tests.concurrency.harness import broken
 from tests.concurrency.harness.points import dying_at
 from tests.concurrency.processes import Ready
+from tests.migration.ways_in import qstore_engine
 
 __all__ = ["lock_on_a_server", "lock_write", "look_after", "migrate_to_and_fro", "pin", "pin_on_a_server", "write_back"]
 
@@ -75,7 +76,7 @@ def migrate_to_and_fro(
     ends = time.monotonic() + seconds
     trace = None if point is None else dying_at(*point)
     while time.monotonic() < ends:
-        with suppress(*NOT_NOW), _engine(path) as engine:
+        with suppress(*NOT_NOW), qstore_engine(path) as engine:
             if trace is not None:
                 event.listen(engine, "connect", partial(_trace, trace))
             _to_and_fro(engine, path.stem, ends)
@@ -102,22 +103,13 @@ def look_after(ready: Ready, path: Path) -> list[str] | None:
     None where the store cannot be had now.
     """
     ready()
-    with suppress(*NOT_NOW), _engine(path) as engine:
+    with suppress(*NOT_NOW), qstore_engine(path) as engine:
         with engine.connect() as connection:
             [whole] = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalars()
         wrong = [*([] if whole == "ok" else [whole]), *migrate.check(engine)]
         migrate.upgrade(engine)
         return [f"left in the middle: {path.name}, {what}" for what in (*wrong, *migrate.check(engine))]
     return None
-
-
-@contextmanager
-def _engine(path: Path) -> Iterator[Engine]:
-    engine = open_engine(path)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
 
 
 def pin_on_a_server(ready: Ready, url: str, seconds: float) -> None:

@@ -107,6 +107,7 @@ def run(it: Round, shim: Shim | None = None) -> Outcome:
         wrong += localkv.wrong(calls, times)
         if wrong and it.keep is not None:
             kept = {"settings": times.settings, "faults": storm.happened, "wrong": wrong, "calls": calls}
+            Path(it.keep).mkdir(parents=True, exist_ok=True)
             Path(it.keep, f"{it.kind} {it.seed}.json").write_text(json.dumps(kept, default=str))
         counts = storm.counts
         if place.on_files and not place.alone and it.faults and it.variant is None:
@@ -146,9 +147,14 @@ def _work(it: Round, storm: Storm, times: Times | None) -> None:
 
 def _as_sure_as(disk: Disk | None, call: Call) -> Call:
     """A call, or one of which nobody knows what came of it, since the disk failed meanwhile."""
-    if disk is None or not any(call.began < until and call.ended > since for since, until in disk.failing):
+    if disk is None or not _meets(call, disk.failing):
         return call
     return call._replace(outcome="unsure") if call.done else call
+
+
+def _meets(call: Call, spans: list[tuple[float, float]], after: float = 0) -> bool:
+    """Whether a call was under way in one of the spans, or so soon after it."""
+    return any(call.began < until + after and call.ended > since for since, until in spans)
 
 
 def _whole(place: Place) -> Iterator[str]:
@@ -181,7 +187,7 @@ def _errors(it: Round, calls: list[Call], read_only: list[tuple[float, float]]) 
                 yield f"busy, and did not wait: {call}"
             continue
         said = call.found.replace("(sqlite3.OperationalError) ", "")
-        if said.startswith(READ_ONLY) and any(call.began < it[1] + SOON and call.ended > it[0] for it in read_only):
+        if said.startswith(READ_ONLY) and _meets(call, read_only, after=SOON):
             continue
         if not said.startswith(excuses):
             yield f"an error without an excuse: {call}"

@@ -49,9 +49,7 @@ def sent(
             faults.append(f"another message than was sent: {id}, {what} instead of {found[id].what}")
     there = {it.what for it in found.values()}
     for call, whats in brought:
-        told = not isinstance(
-            call.found, str
-        )  # that it was done, on a disk that failed: so were others of its messages
+        told = not isinstance(call.found, str)  # that it was done: but the disk failed, and may have lost the rest
         if call.outcome == "unsure" and not told and 0 < len(there.intersection(whats)) < len(whats):
             faults.append(f"half a batch: {call}")
     return found, faults
