@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,7 +65,8 @@ def _stop(storm: Storm) -> None:
     """For longer than a lease."""
     pid = storm.one().process.pid
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(pid, signal.SIGSTOP)
     storm.later(storm.random.uniform(0.4, 1.6), lambda: storm.go_on(pid))
 
 
