@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from sqlalchemy.util import await_only
 
-__all__ = ["Driving", "driving"]
+__all__ = ["Driving", "descriptor", "driving"]
 
 
 class Driving(Protocol):
@@ -30,6 +30,15 @@ def driving(connection: Any) -> Driving:
     if not hasattr(connection, "pgconn"):
         return _Asyncpg(connection)
     return _AsyncPsycopg(connection) if hasattr(connection, "__aenter__") else _Psycopg(connection)
+
+
+def descriptor(connection: Any) -> int:
+    """The descriptor of a driver's connection's socket; -1 if it has none any more."""
+    if hasattr(connection, "pgconn"):
+        number: int = -1 if connection.closed else connection.pgconn.socket
+    else:
+        number = -1 if connection.is_closed() else connection._transport.get_extra_info("socket").fileno()
+    return number
 
 
 class _Psycopg:

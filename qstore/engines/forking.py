@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
+from stat import S_ISSOCK
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Pool, event
 
-__all__ = ["renewed_in_children"]
+from qstore.engines.driving import descriptor
+
+__all__ = ["Sockets", "renewed_in_children"]
 
 
 def renewed_in_children(
@@ -23,6 +27,29 @@ def renewed_in_children(
     `before`: what is done in the parent before it forks; `forget`: in the child, before the old pool is let go.
     """
     _children.watch(engine, before, forget)
+
+
+class Sockets:
+    """The sockets of a pool's connections to a server.
+
+    A server takes a connection for open while any process has its socket. So where a parent is killed, what it held
+    would stay locked for as long as its children live.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._connections: WeakSet[Any] = WeakSet()
+        event.listen(pool, "connect", self._connected)
+
+    def let_go(self) -> None:
+        """Leave them to the parent. Nothing is said to the server, and what looks at one finds it dead."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in map(descriptor, self._connections):
+            if number >= 0 and S_ISSOCK(os.fstat(number).st_mode):
+                os.dup2(nothing, number, inheritable=False)
+        os.close(nothing)
+
+    def _connected(self, _connection: object, record: Any) -> None:
+        self._connections.add(record.driver_connection)
 
 
 class _Children:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from qstore.capabilities import capabilities
 from qstore.engines import locking
-from qstore.engines.forking import renewed_in_children
+from qstore.engines.forking import Sockets, renewed_in_children
 from qstore.engines.lending import AsyncLendingPool, LendingPool, Lent, lend
 from qstore.engines.results import described, sqlstate
 from qstore.errors import BackendUnsupported, StoreBusy
@@ -62,7 +62,7 @@ def create(url: URL, *, read_only: bool) -> Engine:
         )
     with driver_extra(url):
         engine = create_sync_engine(url, connect_args=_READING if read_only else {}, poolclass=LendingPool)
-    renewed_in_children(engine)
+    renewed_in_children(engine, forget=Sockets(engine.pool).let_go)
     return engine
 
 
@@ -73,7 +73,7 @@ def create_async(url: URL, *, read_only: bool) -> AsyncEngine:
     reading = _READING if url.get_driver_name() == "psycopg" else {"server_settings": _READ_ONLY}
     with driver_extra(url):
         engine = create_async_engine(url, connect_args=reading if read_only else {}, poolclass=AsyncLendingPool)
-    renewed_in_children(engine.sync_engine)
+    renewed_in_children(engine.sync_engine, forget=Sockets(engine.sync_engine.pool).let_go)
     return engine
 
 

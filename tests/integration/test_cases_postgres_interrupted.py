@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -116,6 +118,62 @@ messages.close()
 def test_a_child_that_closes_a_repository_leaves_its_parents_conversation_alone(url: URL) -> None:
     arguments = [sys.executable, "-W", "ignore", "-c", CLOSING, url.render_as_string(hide_password=False)]
     assert subprocess.run(arguments, timeout=20, check=False).returncode == 0
+
+
+ORPHANED = """
+import os, signal, sys, time
+from qstore import Naming, TransportRepository, open_engine
+with open_engine(sys.argv[1]).connect() as connection:
+    child = os.fork()
+    if child == 0:
+        os.close(1)
+        time.sleep(60)
+        os._exit(0)
+    TransportRepository(connection, event_type=str, naming=Naming("qstore_")).publish("g", "never")
+    print(child, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+ORPHANED_ASYNC = """
+import asyncio, os, signal, sys, time
+from qstore import AsyncTransportRepository, Naming, open_async_engine
+async def main():
+    async with open_async_engine(sys.argv[1]).connect() as connection:
+        child = os.fork()
+        if child == 0:
+            os.close(1)
+            time.sleep(60)
+            os._exit(0)
+        await AsyncTransportRepository(connection, event_type=str, naming=Naming("qstore_")).publish("g", "never")
+        print(child, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
+@pytest.mark.parametrize(
+    ("script", "driver"), [(ORPHANED, "psycopg"), (ORPHANED_ASYNC, "psycopg"), (ORPHANED_ASYNC, "asyncpg")]
+)
+def test_what_a_killed_parent_held_is_free_although_its_child_goes_on(url: URL, script: str, driver: str) -> None:
+    """A server learns of a process's end by its socket. A child that still has that keeps the transaction open."""
+    waiting = url.update_query_dict({"options": "-c lock_timeout=10s"})
+    with TransportRepository.open(waiting, event_type=str) as messages:
+        messages.publish("g", "first")
+        named = url.set(drivername=f"postgresql+{driver}").render_as_string(hide_password=False)
+        arguments = [sys.executable, "-W", "ignore", "-c", script, named]
+        with subprocess.Popen(arguments, text=True, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            child = int(process.stdout.readline())
+            try:
+                assert process.wait(20) == -signal.SIGKILL
+                messages.publish("g", "second")
+                os.kill(child, 0)
+            finally:
+                os.kill(child, signal.SIGKILL)
+    with postgres.connect(url) as connection:
+        events = connection.execute("SELECT event FROM qstore_transport_messages ORDER BY seq").fetchall()
+    assert events == [('"first"',), ('"second"',)]
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from mmap import mmap
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 __all__ = ["ServerTimes", "SharedClock", "Tally", "Times"]
@@ -17,10 +20,7 @@ class SharedClock:
     """`time.monotonic` and a number that one process sets and all have: no clock of a machine runs smoother."""
 
     def __init__(self, path: Path) -> None:
-        if not path.exists():
-            path.write_bytes(bytes(8))
-        with path.open("r+b") as file:
-            self._ahead: Any = memoryview(mmap(file.fileno(), 8)).cast("d")
+        self._ahead: Any = _shared(path, bytes(8)).cast("d")
 
     def __call__(self) -> float:
         return time.monotonic() + float(self._ahead[0])
@@ -33,10 +33,7 @@ class Tally:
     """A number that all processes count on. Two that do so at the same time may count as one."""
 
     def __init__(self, path: Path, start: int = 0) -> None:
-        if not path.exists():
-            path.write_bytes(start.to_bytes(8, sys.byteorder))
-        with path.open("r+b") as file:
-            self._number: Any = memoryview(mmap(file.fileno(), 8)).cast("q")
+        self._number: Any = _shared(path, start.to_bytes(8, sys.byteorder)).cast("q")
 
     def __call__(self) -> int:
         """The next one, or thereabouts."""
@@ -47,6 +44,17 @@ class Tally:
     def number(self) -> int:
         """The last one."""
         return int(self._number[0])
+
+
+def _shared(path: Path, start: bytes) -> memoryview:
+    """What a file has, for all who map it. It is made whole, by whoever is the first."""
+    if not path.exists():
+        with NamedTemporaryFile(dir=path.parent) as new, suppress(FileExistsError):
+            new.write(start)
+            new.flush()
+            os.link(new.name, path)
+    with path.open("r+b") as file:
+        return memoryview(mmap(file.fileno(), len(start)))
 
 
 class Times:
