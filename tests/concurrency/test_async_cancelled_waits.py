@@ -50,15 +50,16 @@ def test_a_cancellation_does_not_wait_for_whoever_holds_the_write_lock(kind: str
     async def main() -> None:
         tracing = Tracing(busy_timeout=LONG)
         async with stores_of(kind, tmp_path, tracing.attach) as stores:
-            path = stores.files.path("transport")
+            engine, path = stores.engines["transport"], stores.files.path("transport")
             with lock_held(path):
+                before = in_use(engine)
                 outcome = await way(lambda: stores.transport.publish("g", "cancelled"), 0.1)
-                assert in_use(stores.engines["transport"]) == 1, "it has waited until the other let go, or gave up"
+                assert in_use(engine) == before + 1, "it has waited until the other let go, or gave up"
                 assert outcome is CANCELLED
                 assert waiting(tracing), "it was cancelled before it waited: the test tells nothing"
                 async with asyncio.timeout(GUARD):
                     assert await stores.localkv.get("k") is None, "readers wait too"
-            await intact(stores.engines["transport"], path)
+            await intact(engine, path)
             assert await stores.transport.publish("g", "next") == 1
             assert stores.files.sql("transport", "SELECT event FROM {messages}") == [('"next"',)]
 

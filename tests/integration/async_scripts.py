@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sqlalchemy import event
+from sqlalchemy.dialects.sqlite.aiosqlite import SQLiteDialect_aiosqlite
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from qstore import AsyncTransportRepository, Naming, migrate
@@ -42,6 +45,9 @@ async def host(directory: str) -> Store:
 
 async def session(directory: str) -> Store:
     await host(directory)
+    if not SQLiteDialect_aiosqlite.has_terminate:  # until 2.0.46 SQLAlchemy has something to say of one that stays open
+        warnings.filterwarnings("ignore", "The garbage collector is trying to clean up non-checked-in connection")
+        logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     joined = AsyncSession(KEPT[-1])
     KEPT.append(joined)
     return AsyncTransportRepository(joined, event_type=str, naming=MOUNTED)
@@ -100,6 +106,7 @@ ENDS: dict[str, Callable[[Store], Awaitable[None]]] = {
 
 
 async def main(end: str, store: str, directory: str) -> None:
+    asyncio.get_running_loop().slow_callback_duration = 60  # the machine may be busy
     it = await STORES[store](directory)
     KEPT.append(it)
     await ENDS[end](it)
