@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -20,6 +21,9 @@ __all__ = ["Call", "Lane", "Tasks", "Withdrawn"]
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
+
+PAUSE = 0.01
+"""Seconds until one looks again whether there is memory."""
 
 
 class Withdrawn(BaseException):
@@ -112,17 +116,26 @@ class Call(Generic[R]):
         if self._withdrawn and self._withdrawable:
             raise Withdrawn
 
-    def run(self) -> None:
-        """Do the work, in whichever thread, and tell the one who awaits it."""
-        result: R | None = None
-        failure: BaseException | None = None
+    def do(self) -> tuple[R | None, BaseException | None]:
+        """Do the work. Its result, or its error."""
         try:
             self.check()
-            result = self._work(self)
+            return self._work(self), None
         except BaseException as error:  # noqa: BLE001  it is raised where the call is awaited
-            failure = error
-        with suppress(RuntimeError):  # the event loop is closed: nobody awaits it
-            self._loop.call_soon_threadsafe(self.settle, result, failure)
+            return None, error
+
+    def run(self) -> None:
+        """Do the work in another thread than the event loop's, and tell the one who awaits it."""
+        result, failure = self.do()
+        while True:
+            try:
+                self._loop.call_soon_threadsafe(self.settle, result, failure)
+            except MemoryError:  # nobody is to wait for ever for what has ended
+                time.sleep(PAUSE)
+            except RuntimeError:  # the event loop is closed: nobody awaits it
+                return
+            else:
+                return
 
     def settle(self, result: R | None, failure: BaseException | None) -> None:
         """Take the work's end to the one who awaits it. Only in the event loop's thread, and only once."""
@@ -227,7 +240,7 @@ class Tasks:
         self._most = most
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
         # Kept from the garbage collector: an event loop refers to its tasks only weakly.
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()
 
     def put(self, call: Call[Any]) -> None:
         """Do a call when it has its turn."""
@@ -235,10 +248,14 @@ class Tasks:
         self._under_way.add(task)
         call.interrupt = task.cancel
 
-        def ended(task: asyncio.Task[None]) -> None:
+        def ended(task: asyncio.Task[Any]) -> None:
             self._under_way.discard(task)
             if task.cancelled():  # before it began: the event loop is about to end
                 call.settle(None, asyncio.CancelledError())
+            elif (failure := task.exception()) is not None:  # before it began, or after its end: there is no memory
+                call.settle(None, failure)
+            else:
+                call.settle(*task.result())
 
         task.add_done_callback(ended)
 
@@ -248,11 +265,10 @@ class Tasks:
         while ours := [task for task in self._under_way if task.get_loop() is loop]:
             await asyncio.wait(ours)
 
-    async def _take(self, call: Call[Any]) -> None:
+    async def _take(self, call: Call[R]) -> tuple[R | None, BaseException | None]:
         if self._most is None:
-            await greenlet_spawn(call.run)
-            return
+            return await greenlet_spawn(call.do)
         loop = asyncio.get_running_loop()
         turns = self._turns.get(loop) or self._turns.setdefault(loop, asyncio.Semaphore(self._most))
         async with turns:
-            await greenlet_spawn(call.run)
+            return await greenlet_spawn(call.do)

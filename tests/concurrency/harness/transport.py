@@ -153,7 +153,7 @@ class _Account:
                 continue
             moved = [it.call for it in self._acks(one.seq)]
             moved += [it.call for it in self._claims[one.seq] if it is not other]
-            if other.now <= until and not any(it.began < other.ended and it.ended > one.ended for it in moved):
+            if other.now <= until and not any(it.began < other.ended and it.ended > one.began for it in moved):
                 yield f"delivered while parked: {nack}, {other}"
             return
 
