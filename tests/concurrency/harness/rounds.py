@@ -104,7 +104,7 @@ def run(it: Round, shim: Shim | None = None) -> Outcome:
         calls = [_as_sure_as(disk, call) for call in calls]
         wrong += transport.wrong(calls, times, files=place.on_files)
         wrong += localqueue.wrong(calls, times, files=place.on_files)
-        wrong += localkv.wrong(calls, times)
+        wrong += localkv.wrong(calls, times, files=place.on_files)
         if wrong and it.keep is not None:
             kept = {"settings": times.settings, "faults": storm.happened, "wrong": wrong, "calls": calls}
             Path(it.keep).mkdir(parents=True, exist_ok=True)
