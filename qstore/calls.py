@@ -59,9 +59,10 @@ class _Outcome(asyncio.Future[R]):
 class Call(Generic[R]):
     """Work in another thread or task, and the one who awaits it.
 
-    One who is cancelled withdraws the call. If the work has not begun to hold anything (the write lock), it never
-    will, and the cancellation goes on at once. Otherwise it waits for the work to end, which is soon: undone, or, if it
-    was committing already, whole. What may wait for others while it holds something is interrupted.
+    One who is cancelled withdraws the call. If the work has not begun to hold anything (the write lock), the
+    cancellation goes on at once, and what the work may get yet it gives back and does nothing with. Otherwise it waits
+    for the work to end, which is soon: undone, or, if it was committing already, whole. What may wait for others while
+    it holds something is interrupted.
     """
 
     __slots__ = (

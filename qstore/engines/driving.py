@@ -34,10 +34,12 @@ def driving(connection: Any) -> Driving:
 
 def descriptor(connection: Any) -> int:
     """The descriptor of a driver's connection's socket; -1 if it has none any more."""
+    number = -1
     if hasattr(connection, "pgconn"):
-        number: int = -1 if connection.closed else connection.pgconn.socket
-    else:
-        number = -1 if connection.is_closed() else connection._transport.get_extra_info("socket").fileno()
+        if not connection.closed:
+            number = connection.pgconn.socket
+    elif not connection.is_closed() and hasattr(connection, "_transport"):  # asyncpg has no public name for it
+        number = connection._transport.get_extra_info("socket").fileno()
     return number
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from stat import S_ISSOCK
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -42,11 +43,10 @@ class Sockets:
 
     def let_go(self) -> None:
         """Leave them to the parent. Nothing is said to the server, and what looks at one finds it dead."""
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for number in map(descriptor, self._connections):
-            if number >= 0 and S_ISSOCK(os.fstat(number).st_mode):
-                os.dup2(nothing, number, inheritable=False)
-        os.close(nothing)
+        with suppress(OSError), open(os.devnull) as nothing:  # there may be no descriptor left: then they stay
+            for number in map(descriptor, self._connections):
+                if number >= 0 and S_ISSOCK(os.fstat(number).st_mode):
+                    os.dup2(nothing.fileno(), number, inheritable=False)
 
     def _connected(self, _connection: object, record: Any) -> None:
         self._connections.add(record.driver_connection)
