@@ -44,15 +44,8 @@ class Guard:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        try:
+        with _writing(path, "the lock beside the file cannot be had"):
             self._file, self._made = _made(path)
-        except OSError as error:
-            raise FormatError(
-                "the lock beside the file cannot be had",
-                found=str(error),
-                supported="a file in a writable directory on a local disk",
-                target=path,
-            ) from error
 
     def close(self) -> None:
         """Let go. In a forked child the lock stays its parent's."""
@@ -79,6 +72,17 @@ class Guard:
         if opened is not None:
             opened.close()
         raise StoreBusy(f"{self._path}: other processes are opening the file all the time. Repeat the call")
+
+
+@contextmanager
+def _writing(path: str, sentence: str) -> Iterator[None]:
+    """Change something beside the file. FormatError where the system does not let one."""
+    try:
+        yield
+    except OSError as error:
+        raise FormatError(
+            sentence, found=str(error), supported="a file in a writable directory on a local disk", target=path
+        ) from error
 
 
 @contextmanager
@@ -193,7 +197,8 @@ def _prepare(path: str) -> None:
                 target=path,
             )
         time.sleep(PAUSE)
-    with suppress(FileNotFoundError):  # which turso would refuse where SQLite has written since a process was killed
+    # turso would refuse it where SQLite has written since a process was killed.
+    with _writing(path, "an old index cannot be taken away"), suppress(FileNotFoundError):
         os.remove(path + "-tshm")
 
 

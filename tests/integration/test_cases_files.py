@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
 
 from qstore import Event, FormatError, LocalKvRepository, LocalQueueRepository, TransportRepository, open_engine
 from tests.integration.situations import (
@@ -323,3 +324,21 @@ def test_a_store_that_was_deleted_is_opened_anew(tmp_path: Path) -> None:
     with LocalQueueRepository.open(tmp_path) as again:
         again.send("c")
         assert [message.payload for message in again.receive(9)] == ["c"]
+
+
+@pytest.mark.parametrize("make_engine", [open_engine, watched_engine], ids=["opened", "watched"])
+def test_an_error_that_nobody_knows_is_told_where_the_file_is_lost_meanwhile(
+    make_engine: Callable[[Path], Engine], tmp_path: Path
+) -> None:
+    """It may be a commit's, which has perhaps happened: no other error may say that nothing has."""
+    path = new_store(tmp_path, "localkv")
+
+    def fails() -> float:
+        path.unlink()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with (
+        disposed(make_engine(path)) as engine,
+        pytest.raises((sqlite3.OperationalError, OperationalError), match="disk I/O error"),
+    ):
+        LocalKvRepository(engine, clock=fails).put("a", b"1")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import alembic.util
 import pytest
@@ -207,3 +209,17 @@ def test_a_file_is_let_go_of_where_turso_fails_to_close_it(
     assert caplog.messages == []
     with LocalKvRepository.open(tmp_path) as kv:
         assert kv.get("a") == b"1"
+
+
+def test_a_directory_that_has_become_read_only_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index that a killed process has left is taken away by the first who opens the file."""
+    with LocalKvRepository.open(tmp_path, engine="turso"):
+        pass
+
+    def fails(_: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "remove", fails)
+    with pytest.raises(FormatError, match="Read-only file system") as caught:
+        LocalKvRepository.open(tmp_path, engine="turso")
+    assert "writable directory" in str(caught.value)
