@@ -17,7 +17,7 @@ from qstore.binding.engine import EngineBinding
 from qstore.engines import File, listened_to
 from qstore.engines.holding import Held
 from qstore.engines.line import Write
-from qstore.engines.results import BUSY_TIMEOUT, busy, kept_out
+from qstore.engines.results import BUSY_TIMEOUT, busy, kept_out, unsure
 from qstore.errors import QstoreError
 from qstore.transaction import DriverTransaction, Store, Transaction, seen_on
 
@@ -148,8 +148,14 @@ class OpenedBinding(Binding):
                     committing = True
                     execute("COMMIT")
                     break
-                except Exception:
+                except Exception as error:
                     if not along:
+                        raise
+                    if committing and unsure(error):  # so are all of them, but for one that had failed by itself
+                        for each in along:
+                            each.failure = each.failure or error
+                        line.end(along)
+                        along = []
                         raise
                     # It need not have been this one's fault. Nothing has happened yet: once more, with a savepoint for
                     # each one; and where it is the whole that fails, each one by itself.

@@ -30,6 +30,7 @@ __all__ = [
     "translate",
     "translated",
     "unreadable",
+    "unsure",
     "without_passwords",
 ]
 
@@ -194,6 +195,15 @@ def moved(target: str) -> FormatError:
 def busy(error: BaseException) -> bool:
     """Whether SQLite says that another connection has a lock."""
     return isinstance(error, sqlite3.Error) and primary(error) == sqlite3.SQLITE_BUSY
+
+
+def unsure(error: BaseException) -> bool:
+    """Whether nobody knows what became of a commit that failed with this: what was to be synced may be on the disk."""
+    return (
+        isinstance(error, sqlite3.Error)
+        and primary(error) == sqlite3.SQLITE_IOERR
+        and getattr(error, "sqlite_errorcode", None) not in NO_ROOM
+    )
 
 
 def primary(error: sqlite3.Error) -> int | None:

@@ -168,6 +168,31 @@ def test_a_commit_that_fails_is_repeated_for_each_call_by_itself(kv: Store) -> N
     assert len(kv.sql("SELECT key FROM kv")) == THREADS - 1
 
 
+@pytest.mark.parametrize("done", [True, False], ids=["and it is done", "and it is not"])
+def test_a_commit_of_which_nobody_knows_whether_it_is_done_is_not_repeated(
+    transport: Store, monkeypatch: pytest.MonkeyPatch, *, done: bool
+) -> None:
+    """So it is where the disk fails in the sync. What is on it may be done all the same: a second time were twice."""
+    told: list[str] = []
+
+    class Connection(sqlite.FileConnection):
+        def execute(self, sql: str, *binds: Any) -> Any:
+            if told or sql != "COMMIT":
+                return super().execute(sql, *binds)
+            told.append(sql)
+            super().execute(sql if done else "ROLLBACK")
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_IOERR_FSYNC, "SQLITE_IOERR_FSYNC"
+            raise error
+
+    monkeypatch.setattr(sqlite.File, "kind", Connection)
+    repository: TransportRepository[str] = TransportRepository(transport.engine, event_type=str)
+    futures = transport.at_once([partial(repository.publish, "g", str(number)) for number in range(THREADS)])
+    assert {str(future.exception()) for future in futures} == {"disk I/O error"}
+    assert transport.sql("SELECT count(*) FROM messages") == [(THREADS if done else 0,)]
+    assert repository.publish("g", "after")
+
+
 @pytest.mark.parametrize("when", ["BEGIN", "SAVEPOINT", "RELEASE", "COMMIT"])
 def test_one_who_is_interrupted_while_it_writes_for_all_costs_the_others_nothing(
     when: str, transport: Store, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from qstore.engines.guard import turso_has
+from qstore.engines.results import unsure
 from qstore.engines.turso.driver import Connection
+from qstore.engines.turso.errors import as_sqlite
 from tests.concurrency.processes import children
 from tests.concurrency.turso_workers import hold_open
 
@@ -114,3 +116,22 @@ def test_a_closed_file_is_let_go_of_while_somebody_keeps_an_error(tmp_path: Path
             connection.execute("INSERT INTO t VALUES (NULL)")
     assert not turso_has(str(tmp_path / "localkv.sqlite"))
     assert kept.value.sqlite_errorcode != other.value.sqlite_errorcode
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("pwrite: ReadOnlyFilesystem", sqlite3.SQLITE_READONLY),
+        ("pwritev: StorageFull", sqlite3.SQLITE_FULL),
+        ("pread: Uncategorized", sqlite3.SQLITE_IOERR),
+        ("sync: ReadOnlyFilesystem", sqlite3.SQLITE_IOERR_FSYNC),
+        ("sync: StorageFull", sqlite3.SQLITE_IOERR_FSYNC),
+    ],
+)
+def test_an_error_of_the_disk_has_sqlites_code_and_says_no_more_than_is_known(said: str, code: int) -> None:
+    """What could not be synced may be on the disk all the same: it was not refused for want of room, or of leave."""
+    error = type("IoError", (Exception,), {"__module__": "turso"})  # turso's own cannot be imported
+    with pytest.raises(sqlite3.OperationalError, match=said) as caught, as_sqlite():
+        raise error(said)
+    assert caught.value.sqlite_errorcode == code
+    assert unsure(caught.value) == (code & 0xFF == sqlite3.SQLITE_IOERR)

@@ -20,6 +20,7 @@ _KINDS: dict[str, tuple[type[sqlite3.Error], str]] = {
     "DatabaseFull": (sqlite3.OperationalError, "SQLITE_FULL"),
     "Interrupt": (sqlite3.OperationalError, "SQLITE_INTERRUPT"),
     "IoError": (sqlite3.OperationalError, "SQLITE_IOERR"),
+    "SyncError": (sqlite3.OperationalError, "SQLITE_IOERR_FSYNC"),
     "Misuse": (sqlite3.ProgrammingError, "SQLITE_MISUSE"),
     "NotAdb": (sqlite3.DatabaseError, "SQLITE_NOTADB"),
     "Readonly": (sqlite3.OperationalError, "SQLITE_READONLY"),
@@ -61,7 +62,9 @@ def kept_waiting() -> sqlite3.Error:
 
 
 def _known(name: str, text: str) -> sqlite3.Error:
-    if name not in _KINDS or name == "IoError":
+    if name == "IoError" and text.startswith("sync"):  # whatever the reason: what was to be synced may be on the disk
+        name = "SyncError"
+    elif name not in _KINDS or name == "IoError":
         name = next((known for part, known in _TEXTS.items() if part in text), name)
     kind, code = _KINDS.get(name, (sqlite3.OperationalError, "SQLITE_ERROR"))
     error = kind(text)
