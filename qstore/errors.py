@@ -11,7 +11,8 @@ QstoreError                      .code, and data as attributes
 ├── UndecodablePayload           id, raw
 └── BackendUnsupported           names the extra to install or the version needed
 
-A database error that qstore does not recognise passes through unchanged.
+Where one is raised, the operation has changed nothing. A database error that qstore does not recognise passes through
+unchanged; if the disk or the connection has failed in a commit, nobody knows whether that was done.
 """
 
 from __future__ import annotations

@@ -77,7 +77,15 @@ def translate(error: BaseException, target: str) -> QstoreError | None:
         return StoreBusy(f"{target}: no connection of the pool came free in time. Nothing was changed: {error}")
     if isinstance(error, sqlite3.Error):
         return _of_sqlite(error, target)
-    return _of_server(sqlstate(error), target)
+    return _of_server(error, target)
+
+
+def severity(error: BaseException) -> str | None:
+    """How serious a server says that an error is, in English."""
+    for told in (error, error.__cause__):  # SQLAlchemy's, of an async driver's own
+        if (found := getattr(told, "severity_en", None) or getattr(told, "diag", None)) is not None:
+            return str(getattr(found, "severity_nonlocalized", found))
+    return None
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -92,8 +100,8 @@ def conflict(error: BaseException) -> bool:
     return sqlstate(error) in CONFLICTS
 
 
-def _of_server(state: str | None, target: str) -> QstoreError | None:
-    match state:
+def _of_server(error: BaseException, target: str) -> QstoreError | None:
+    match state := sqlstate(error):
         case "40001" | "40P01" | "55P03":
             return StoreBusy(
                 f"{target}: in conflict with another transaction. Nothing was changed: repeat the call, or in a"
@@ -101,7 +109,8 @@ def _of_server(state: str | None, target: str) -> QstoreError | None:
             )
         case "53300":
             return StoreBusy(f"{target}: the server has no connection left. Nothing was changed (SQLSTATE {state})")
-        case "53100":
+        # Where its log finds no room the server panics, in a commit say: nobody knows then what was written.
+        case "53100" if severity(error) != "PANIC":
             return StoreFull(f"{target}: no room on the server's disk. Nothing was written: make room, then repeat")
         case "25006":
             return BackendUnsupported(f"{target}: expected a writable database, found one that is read-only ({state})")

@@ -25,6 +25,7 @@ from qstore import (
     TransportRepository,
     open_engine,
 )
+from qstore.engines import results
 from tests import postgres
 from tests.backends import MOUNTED
 
@@ -86,6 +87,27 @@ def test_an_error_is_what_its_sqlstate_says(
     error = outcome(url, driver, put)
     assert type(error) is kind or (kind is DBAPIError and isinstance(error, DBAPIError))
     assert kind is DBAPIError or (error is not None and isinstance(error.__cause__, DBAPIError))
+
+
+@DRIVERS
+def test_a_server_that_panics_for_want_of_room_leaves_unknown_what_was_written(
+    url: URL, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does where it is its log that finds none, in a commit say. It says 53100 then, too."""
+    with postgres.connect(url) as connection:
+        body = "BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '53100'; END"
+        connection.execute(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$".encode())
+        connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON qstore_localkv_kv EXECUTE FUNCTION refuse()")
+    told, real = [], results.severity
+
+    def panic(error: BaseException) -> str:
+        told.append(real(error))
+        return "PANIC"
+
+    monkeypatch.setattr(results, "severity", panic)
+    error = outcome(url, driver, put)
+    assert isinstance(error, DBAPIError)
+    assert told == ["ERROR"]
 
 
 def test_a_conflict_is_repeated_a_bounded_number_of_times_and_a_passing_one_is_never_seen(engine: Engine) -> None:
