@@ -464,7 +464,7 @@ DEFAULT = (
     *("opened on a server", "postgres", "asyncpg"),
 )
 """What a run has unless QSTORE_TEST_BACKENDS names others (`all`: every one). CI has the rest on the other Pythons,
-but for three that differ from these in one step alone."""
+but for those that differ from one of all these in one step alone."""
 
 _named = os.environ.get("QSTORE_TEST_BACKENDS")
 CHOSEN = tuple(BACKENDS) if _named == "all" else tuple(_named.split(";")) if _named else DEFAULT
