@@ -78,8 +78,7 @@ class ClosedBinding(Binding):
 def raise_known(error: Exception, engine: Engine, store: Store) -> Never:
     """Raise a database's error in qstore's tree if qstore knows it, and as it is otherwise."""
     known = engines.translate(error, engines.described(engine))
-    if known is None:
-        # Where no connection can be had, what is told stays what happened: it may be of a commit.
+    if known is None and not engines.unsure(error):  # qstore's own say that nothing was changed
         with suppress(QstoreError, *engines.ERRORS), engine.connect() as connection:
             known = missing(connection, store.names)
     if known is None:

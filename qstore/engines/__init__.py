@@ -20,7 +20,16 @@ from qstore.engines.companion import Companion, companion
 from qstore.engines.files import TURSO, check_version, on_turso
 from qstore.engines.looking import found
 from qstore.engines.postgresql import beginning, commits_each, committing, connected, lent, upgrading
-from qstore.engines.results import ERRORS, conflict, described, in_one_line, opened_path, translate, translated
+from qstore.engines.results import (
+    ERRORS,
+    conflict,
+    described,
+    in_one_line,
+    opened_path,
+    translate,
+    translated,
+    unsure,
+)
 from qstore.engines.sqlite import Durability, File
 from qstore.engines.target import FileEngine, Target, of_file
 from qstore.errors import BackendUnsupported, InvalidType
@@ -64,6 +73,7 @@ __all__ = [
     "reading",
     "translate",
     "translated",
+    "unsure",
     "upgrading",
 ]
 

@@ -206,8 +206,10 @@ def busy(error: BaseException) -> bool:
     return isinstance(error, sqlite3.Error) and primary(error) == sqlite3.SQLITE_BUSY
 
 
-def unsure(error: BaseException) -> bool:
+def unsure(error: BaseException | None) -> bool:
     """Whether nobody knows what became of a commit that failed with this: what was to be synced may be on the disk."""
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or unsure(error.orig)
     return (
         isinstance(error, sqlite3.Error)
         and primary(error) == sqlite3.SQLITE_IOERR

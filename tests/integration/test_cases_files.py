@@ -327,15 +327,19 @@ def test_a_store_that_was_deleted_is_opened_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make_engine", [open_engine, watched_engine], ids=["opened", "watched"])
+@pytest.mark.parametrize("code", [None, sqlite3.SQLITE_IOERR_FSYNC], ids=["of no code", "of a sync"])
 def test_an_error_that_nobody_knows_is_told_where_the_file_is_lost_meanwhile(
-    make_engine: Callable[[Path], Engine], tmp_path: Path
+    make_engine: Callable[[Path], Engine], code: int | None, tmp_path: Path
 ) -> None:
     """It may be a commit's, which has perhaps happened: no other error may say that nothing has."""
     path = new_store(tmp_path, "localkv")
+    error = sqlite3.OperationalError("disk I/O error")
+    if code is not None:
+        error.sqlite_errorcode = code
 
     def fails() -> float:
         path.unlink()
-        raise sqlite3.OperationalError("disk I/O error")
+        raise error
 
     with (
         disposed(make_engine(path)) as engine,
