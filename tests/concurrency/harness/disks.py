@@ -42,6 +42,8 @@ class Disk:
         """A log that grew while somebody read may have filled the disk, and then it needs room to be written back."""
         if self._image is None:
             _run("mount", "-o", "remount,size=2g", str(self._directory))
+        else:
+            self.sync()  # of what was removed ext4 gives nothing away before that is written
 
     def sync(self) -> None:
         """What was written is on the disk then."""
