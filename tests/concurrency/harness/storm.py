@@ -165,6 +165,8 @@ class Storm:
             child.process.join(30)
             if child.process.is_alive():
                 self.faults.append(f"hangs: {name}")
+                os.kill(child.process.pid or 0, signal.SIGUSR1)
+                child.process.join(2)
                 os.kill(child.process.pid or 0, signal.SIGABRT)
                 child.process.join(5)
             self._bury(name, child)

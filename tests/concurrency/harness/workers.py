@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sqlite3
 import time
 from collections.abc import Callable
@@ -93,7 +94,7 @@ def told(error: Exception) -> str:
 
 def work(ready: Ready, plan: Plan, name: str, forking: bool = False) -> None:
     """Do everything at random until the time is over, with so many hands. With `forking`, now and then in a child."""
-    faulthandler.enable()  # one that hangs is told to abort: its stacks say where it hangs
+    faulthandler.register(signal.SIGUSR1)  # one that hangs is told to say where
     if plan.variant is not None:
         broken.VARIANTS[plan.variant].apply(plan.place.on_files)
     limits, left = Limits(plan.notes, name, plan.place), plan.left
