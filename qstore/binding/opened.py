@@ -155,7 +155,6 @@ class OpenedBinding(Binding):
                         for each in along:
                             each.failure = each.failure or error
                         line.end(along)
-                        along = []
                         raise
                     # It need not have been this one's fault. Nothing has happened yet: once more, with a savepoint for
                     # each one; and where it is the whole that fails, each one by itself.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -25,6 +26,8 @@ class Child:
         self.pipe, theirs = CONTEXT.Pipe()
         self.process: BaseProcess = CONTEXT.Process(target=_run, args=(theirs, worker, args), daemon=True)
         self.process.start()
+        assert self.process.pid is not None
+        self._pid = self.process.pid
         theirs.close()
 
     def wait_until_ready(self) -> None:
@@ -32,6 +35,11 @@ class Child:
 
     def go(self) -> None:
         self.pipe.send("go")
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, unless it has just ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, number)
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""

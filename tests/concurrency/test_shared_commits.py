@@ -37,15 +37,16 @@ class Store:
         self.line = self.engine.get_execution_options()["qstore_file"].line
 
     def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Future[Any]]:
-        """Call all of them while none can write; then let them."""
-        with ThreadPoolExecutor(len(calls)) as threads:
-            with lock_held(self.path):
-                futures = [threads.submit(call) for call in calls]
-                deadline = time.monotonic() + 4
-                while len(self.line.waiting) < len(calls) - 1:
+        """Call all of them, in this order, while none can write; then let them."""
+        futures = []
+        with ThreadPoolExecutor(len(calls)) as threads, lock_held(self.path):
+            deadline = time.monotonic() + 4
+            for number, call in enumerate(calls):
+                futures.append(threads.submit(call))
+                while self.line._leader is None or len(self.line.waiting) < number:
                     assert time.monotonic() < deadline, "they do not wait in line"
                     time.sleep(0.001)
-            return futures
+        return futures
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(self.path)) as connection:
@@ -138,14 +139,7 @@ def test_an_error_of_a_try_that_was_undone_is_nobodys(kv: Store) -> None:
         partial(binding.write, flaky),
         partial(repository.put, "ruins", b"v"),
     ]
-    with ThreadPoolExecutor(len(calls)) as threads, lock_held(kv.path):
-        futures = []
-        for number, call in enumerate(calls):  # in this order
-            futures.append(threads.submit(call))
-            deadline = time.monotonic() + 4
-            while kv.line._leader is None or len(kv.line.waiting) < number:
-                assert time.monotonic() < deadline, "they do not wait in line"
-                time.sleep(0.001)
+    futures = kv.at_once(calls)
     assert futures[0].result() is True
     assert futures[1].result() is True
     assert futures[2].result() == 3

@@ -63,6 +63,14 @@ def put(kv: LocalKvRepository) -> None:
     kv.put("k", b"v")
 
 
+def refuse(url: URL, state: str) -> None:
+    """Let the server refuse every put with a SQLSTATE."""
+    with postgres.connect(url) as connection:
+        body = f"BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{state}'; END"
+        connection.execute(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$".encode())
+        connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON qstore_localkv_kv EXECUTE FUNCTION refuse()")
+
+
 @DRIVERS
 @pytest.mark.parametrize(
     ("state", "kind"),
@@ -80,10 +88,7 @@ def test_an_error_is_what_its_sqlstate_says(
     url: URL, driver: str, state: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qstore.binding.engine.CONFLICT_PAUSES", (0.0,) * 3)
-    with postgres.connect(url) as connection:
-        body = f"BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '{state}'; END"
-        connection.execute(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$".encode())
-        connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON qstore_localkv_kv EXECUTE FUNCTION refuse()")
+    refuse(url, state)
     error = outcome(url, driver, put)
     assert type(error) is kind or (kind is DBAPIError and isinstance(error, DBAPIError))
     assert kind is DBAPIError or (error is not None and isinstance(error.__cause__, DBAPIError))
@@ -94,10 +99,7 @@ def test_a_server_that_panics_for_want_of_room_leaves_unknown_what_was_written(
     url: URL, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does where it is its log that finds none, in a commit say. It says 53100 then, too."""
-    with postgres.connect(url) as connection:
-        body = "BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '53100'; END"
-        connection.execute(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$".encode())
-        connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON qstore_localkv_kv EXECUTE FUNCTION refuse()")
+    refuse(url, "53100")
     told, real = [], results.severity
 
     def panic(error: BaseException) -> str:

@@ -87,8 +87,7 @@ def test_a_database_that_cannot_hold_all_text_is_refused_by_name(encoding: str) 
         engine.dispose()
 
 
-# SQLAlchemy 2.0.36 leaves such a connection to the collector, and psycopg warns of it.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # SQLAlchemy 2.0.36 leaves it open
 def test_another_error_on_connecting_is_not_taken_for_one_of_the_encoding(url: URL) -> None:
     engine = create_engine(url)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from math import inf
-from mmap import mmap
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
+
+from tests.concurrency.harness.mapped import mapped
 
 __all__ = ["ServerTimes", "SharedClock", "Tally", "Times"]
 
@@ -20,7 +18,7 @@ class SharedClock:
     """`time.monotonic` and a number that one process sets and all have: no clock of a machine runs smoother."""
 
     def __init__(self, path: Path) -> None:
-        self._ahead: Any = _shared(path, bytes(8)).cast("d")
+        self._ahead: Any = mapped(path, bytes(8), "d")
 
     def __call__(self) -> float:
         return time.monotonic() + float(self._ahead[0])
@@ -33,7 +31,7 @@ class Tally:
     """A number that all processes count on. Two that do so at the same time may count as one."""
 
     def __init__(self, path: Path, start: int = 0) -> None:
-        self._number: Any = _shared(path, start.to_bytes(8, sys.byteorder)).cast("q")
+        self._number: Any = mapped(path, start.to_bytes(8, sys.byteorder), "q")
 
     def __call__(self) -> int:
         """The next one, or thereabouts."""
@@ -44,17 +42,6 @@ class Tally:
     def number(self) -> int:
         """The last one."""
         return int(self._number[0])
-
-
-def _shared(path: Path, start: bytes) -> memoryview:
-    """What a file has, for all who map it. It is made whole, by whoever is the first."""
-    if not path.exists():
-        with NamedTemporaryFile(dir=path.parent) as new, suppress(FileExistsError):
-            new.write(start)
-            new.flush()
-            os.link(new.name, path)
-    with path.open("r+b") as file:
-        return memoryview(mmap(file.fileno(), len(start)))
 
 
 class Times:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,11 +61,9 @@ def _kill_at_a_point(storm: Storm) -> None:
 
 def _stop(storm: Storm) -> None:
     """For longer than a lease."""
-    pid = storm.one().process.pid
-    assert pid is not None
-    with suppress(ProcessLookupError):  # it has just ended
-        os.kill(pid, signal.SIGSTOP)
-    storm.later(storm.random.uniform(0.4, 1.6), lambda: storm.go_on(pid))
+    child = storm.one()
+    child.signal(signal.SIGSTOP)
+    storm.later(storm.random.uniform(0.4, 1.6), lambda: child.signal(signal.SIGCONT))
 
 
 def _clock(storm: Storm) -> None:

@@ -7,11 +7,11 @@ import resource
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from mmap import mmap
 from pathlib import Path
 from typing import Any
 
 from tests.concurrency.harness import points
+from tests.concurrency.harness.mapped import mapped
 from tests.concurrency.harness.places import Place
 
 __all__ = ["ORDERS", "Limits", "Orders"]
@@ -24,11 +24,7 @@ class Orders:
     """Numbers by their names."""
 
     def __init__(self, notes: Path, name: str) -> None:
-        path = notes / f"{name}.orders"
-        if not path.exists():
-            path.write_bytes(bytes(8 * len(ORDERS)))
-        with path.open("r+b") as file:
-            self._numbers: Any = memoryview(mmap(file.fileno(), 0)).cast("q")
+        self._numbers: Any = mapped(notes / f"{name}.orders", bytes(8 * len(ORDERS)), "q")
 
     def __getitem__(self, order: str) -> int:
         return int(self._numbers[ORDERS.index(order)])

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum, IntFlag
-from mmap import mmap
 from pathlib import Path
 from typing import Any
+
+from tests.concurrency.harness.mapped import mapped
 
 __all__ = ["Calls", "Files", "Mode", "Shim", "preloaded"]
 
@@ -41,9 +42,7 @@ class Shim:
     """Tells the processes that have it."""
 
     def __init__(self, path: Path) -> None:
-        path.write_bytes(bytes(8 * FIELDS))
-        with path.open("r+b") as file:
-            self._control: Any = memoryview(mmap(file.fileno(), 0)).cast("q")
+        self._control: Any = mapped(path, bytes(8 * FIELDS), "q")
 
     def fail(self, pid: int, mode: Mode, calls: Calls, files: Files, *, number: int = 0, after: int = 1) -> None:
         """In a process, from the so-manieth call on. `number`: the errno."""

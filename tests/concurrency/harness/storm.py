@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections import Counter
@@ -91,10 +90,6 @@ class Storm:
         if child in (*self._working.values(), *self._beside):
             child.kill()
 
-    def go_on(self, pid: int) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-
     def later(self, seconds: float, act: Callable[[], object]) -> None:
         """Do it then, or at the end."""
         self._later.append((time.monotonic() + seconds, act))
@@ -165,9 +160,9 @@ class Storm:
             child.process.join(30)
             if child.process.is_alive():
                 self.faults.append(f"hangs: {name}")
-                os.kill(child.process.pid or 0, signal.SIGUSR1)
+                child.signal(signal.SIGUSR1)
                 child.process.join(2)
-                os.kill(child.process.pid or 0, signal.SIGABRT)
+                child.signal(signal.SIGABRT)
                 child.process.join(5)
             self._bury(name, child)
 
