@@ -26,7 +26,7 @@ IN_TWO = "a revision in two transactions"
 
 @pytest.mark.parametrize(
     ("backend", "seconds", "steps"),
-    [("opened", 8, 3000), ("async", 8, 3000), ("psycopg", 8, 3000), ("asyncpg", 8, 3000), ("turso", 3, 300)],
+    [("opened", 8, 3000), ("async", 8, 3000), ("psycopg", 8, 3000), ("asyncpg", 8, 3000), ("turso", 3, 1500)],
 )
 def test_whatever_befalls_its_processes_a_store_loses_nothing_and_gives_nothing_twice(
     backend: str, seconds: int, steps: int

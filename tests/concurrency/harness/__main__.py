@@ -33,8 +33,7 @@ def main() -> int:
     parser.add_argument("--keep", help="a directory for the histories of rounds in which something was wrong")
     given = parser.parse_args()
     faults = list(FAULTS) if given.faults == "all" else [] if given.faults == "none" else given.faults.split(",")
-    counts, wrong, ends = Counter[str](), Counter[str](), time.monotonic() + given.seconds
-    number = 0
+    counts, wrong, number = Counter[str](), Counter[str](), 0
     with TemporaryDirectory(prefix="qstore-shim-") as directory:
         with preloaded(Path(directory)) as shim:
             forkserver.ensure_running()
@@ -44,6 +43,7 @@ def main() -> int:
         for fault in [fault for fault in faults if fault in missing]:
             faults.remove(fault)
             print(f"not possible here: {fault}: {missing[fault]}")
+        ends = time.monotonic() + given.seconds  # what came before may have taken long
         try:
             while time.monotonic() < ends:
                 seed = f"{given.seed}.{number}" if number else given.seed
